@@ -1,0 +1,85 @@
+# Compile settings, and one function per kind of target. Sources are globbed: a file in a room's
+# folder is part of that room.
+
+include(GNUInstallDirs)
+
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+# What every target is compiled with. Bits are a promise: no contraction, no fast math.
+add_library(millipede_options INTERFACE)
+target_compile_features(millipede_options INTERFACE cxx_std_20)
+target_compile_options(millipede_options INTERFACE
+  -ffp-contract=off -Wall -Wextra -Wshadow
+  $<$<BOOL:${MILLIPEDE_WERROR}>:-Werror>)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  # Highway's widest targets are picked at run time; this is the floor of the rest.
+  target_compile_options(millipede_options INTERFACE -march=x86-64-v2)
+endif()
+if(MILLIPEDE_SANITIZE)
+  target_compile_options(millipede_options INTERFACE
+    -fsanitize=${MILLIPEDE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
+  target_link_options(millipede_options INTERFACE -fsanitize=${MILLIPEDE_SANITIZE})
+endif()
+
+# millipede_room(NAME [ROOMS room...] [LINK target...]): a room of src/, its headers seen as
+# "<room>/file.h". ROOMS are the rooms above it that it uses.
+function(millipede_room name)
+  cmake_parse_arguments(ARG "" "" "ROOMS;LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  add_library(millipede_${name} STATIC ${sources})
+  target_include_directories(millipede_${name} PUBLIC
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  list(TRANSFORM ARG_ROOMS PREPEND millipede_)
+  target_link_libraries(millipede_${name} PUBLIC tl::expected ${ARG_ROOMS} ${ARG_LINK}
+    PRIVATE millipede_options)
+endfunction()
+
+# millipede_library(NAME ROOMS room...): the library users link, of all rooms' objects, installed
+# with the public headers as package millipede.
+function(millipede_library name)
+  cmake_parse_arguments(ARG "" "" "ROOMS" ${ARGN})
+  set(objects "")
+  foreach(room ${ARG_ROOMS})
+    list(APPEND objects $<TARGET_OBJECTS:millipede_${room}>)
+  endforeach()
+  add_library(${name} STATIC ${objects})
+  add_library(millipede::${name} ALIAS ${name})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_include_directories(${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(${name} PUBLIC tl::expected
+    PRIVATE hwy::hwy TBB::tbb fmt::fmt Threads::Threads)
+  install(TARGETS ${name} EXPORT millipede-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/millipede
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT millipede-targets NAMESPACE millipede::
+          DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/millipede)
+  include(CMakePackageConfigHelpers)
+  configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/millipede-config.cmake.in
+    ${CMAKE_CURRENT_BINARY_DIR}/millipede-config.cmake
+    INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/millipede)
+  write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/millipede-config-version.cmake
+    COMPATIBILITY SameMinorVersion)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/millipede-config.cmake
+                ${CMAKE_CURRENT_BINARY_DIR}/millipede-config-version.cmake
+          DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/millipede)
+endfunction()
+
+# millipede_test(NAME LABEL label SOURCES file... LINK target...): one GoogleTest program and one
+# CTest entry. Labels: unit (small, also run under sanitizers), flash (big shapes), project.
+function(millipede_test name)
+  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE millipede_options ${ARG_LINK} GTest::gtest_main
+    GTest::gmock)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 1500)
+endfunction()

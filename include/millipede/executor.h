@@ -1,0 +1,88 @@
+// Threads come through Executor; what was executed is reported by Context.
+#ifndef MILLIPEDE_EXECUTOR_H_
+#define MILLIPEDE_EXECUTOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "millipede/status.h"
+
+namespace millipede {
+
+// One parallel region's body, called once per item.
+class Task {
+ public:
+  virtual ~Task() = default;
+
+  // `item` in [0, num_items); `thread` in [0, num_threads), and no two calls that overlap in time
+  // have the same one. Does not throw.
+  virtual void Run(int64_t item, int thread) const = 0;
+};
+
+// Runs n independent items on a fixed number of threads. Derive from it to bring your own pool.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual int num_threads() const = 0;
+
+  // Calls task.Run(i, thread) once for each i in [0, num_items), in any order, and returns when all
+  // have returned. What the caller wrote before is visible to every item, and what they wrote is
+  // visible to the caller after.
+  virtual void Run(int64_t num_items, const Task& task) = 0;
+};
+
+// On the calling thread alone.
+std::unique_ptr<Executor> MakeSerialExecutor();
+
+// oneTBB, on at most `num_threads` threads, the caller's included. kInvalidArgument unless
+// 1 <= num_threads <= 1024.
+Result<std::unique_ptr<Executor>> MakeTbbExecutor(int num_threads);
+
+// num_threads - 1 own std::threads and the caller. Same errors.
+Result<std::unique_ptr<Executor>> MakeThreadExecutor(int num_threads);
+
+// What the executed code did, counted where it is done.
+struct WorkCounters {
+  int64_t query_tokens = 0;      // tokens that went through attention
+  int64_t window_rows = 0;       // window rows attended, summed over tokens
+  int64_t raw_rows_written = 0;  // rows written to raw rings by commit
+  int64_t raw_pages_read = 0;    // distinct raw pages read, summed over requests
+  int64_t tasks = 0;             // work items of all regions
+};
+
+// Time and calls of one named parallel region.
+struct RegionStats {
+  std::string_view name;  // static storage
+  int64_t num_calls = 0;
+  int64_t num_items = 0;
+  double seconds = 0;
+};
+
+// The executor and the books of the calls made with it. Passed by reference to every stage; one
+// call at a time. There is no global state.
+class Context {
+ public:
+  explicit Context(Executor& executor);  // borrowed
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  Executor& executor() const;
+  int num_threads() const;
+
+  WorkCounters counters() const;          // sums over threads since the last reset
+  std::vector<RegionStats> regions() const;  // in order of first use
+  void Reset();
+
+  struct Impl;  // internal
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace millipede
+
+#endif  // MILLIPEDE_EXECUTOR_H_

@@ -1,0 +1,104 @@
+// A whole attention layer of one kind: the stages composed, and the commit of its overlay.
+#ifndef MILLIPEDE_LAYER_H_
+#define MILLIPEDE_LAYER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "millipede/config.h"
+#include "millipede/executor.h"
+#include "millipede/pages.h"
+#include "millipede/plan.h"
+#include "millipede/rope.h"
+#include "millipede/stages.h"
+#include "millipede/status.h"
+#include "millipede/tensor.h"
+
+namespace millipede {
+
+// Views of a layer's weights, [out, in]; borrowed while Layer::Create packs them.
+struct LayerWeights {
+  TensorView<const float, 2> hc_fn;         // [24, 4*D]
+  TensorView<const float, 1> hc_scale;      // [3]
+  TensorView<const float, 1> hc_base;       // [24]
+  TensorView<const float, 1> attn_norm;     // [D]
+  TensorView<const float, 1> q_norm;        // [q_rank]
+  TensorView<const float, 1> kv_norm;       // [512]
+  TensorView<const Bf16, 2> wq_a;           // [q_rank, D]
+  TensorView<const Bf16, 2> wkv;            // [512, D]
+  TensorView<const int8_t, 2> wq_b;         // [H*512, q_rank]
+  TensorView<const float, 1> wq_b_scale;    // [H*512]
+  TensorView<const float, 1> attn_sink;     // [H]
+  TensorView<const Bf16, 3> wo_a;           // [G, o_rank, H/G*512]
+  TensorView<const int8_t, 2> wo_b;         // [D, G*o_rank]
+  TensorView<const float, 1> wo_b_scale;    // [D]
+};
+
+// A step's inputs and output. x_out may be x itself.
+struct StepTensors {
+  TensorView<const float, 3> x;  // [T,4,D]
+  RopeRows rope;                 // [T,32]
+  TensorView<float, 3> x_out;    // [T,4,D]
+};
+
+// Where a run leaves its intermediate values. A view that is set is used in place of workspace, so
+// what it holds afterwards is what the layer computed with.
+struct StepActivations {
+  TensorView<Bf16, 2> x_mixed;    // [T,D]
+  TensorView<float, 2> post;      // [T,4]
+  TensorView<float, 3> comb;      // [T,4,4]
+  TensorView<Bf16, 2> xn;         // [T,D]
+  TensorView<int8_t, 2> qr;       // [T,q_rank]
+  TensorView<float, 1> qr_scale;  // [T]
+  TensorView<Bf16, 3> q;          // [T,H,512]
+  TensorView<Bf16, 3> heads;      // [T,H,512], after inverse RoPE
+  TensorView<Bf16, 2> attn_out;   // [T,D]
+};
+
+class Layer {
+ public:
+  // Packs the weights. kInvalidConfig, kShapeMismatch, kOutOfMemory.
+  static Result<Layer> Create(const ModelConfig& config, AttentionKind kind,
+                              const LayerWeights& weights);
+
+  Layer(Layer&&) noexcept;
+  Layer& operator=(Layer&&) noexcept;
+  ~Layer();
+
+  AttentionKind kind() const;
+  int64_t weight_bytes() const;  // packed
+
+  // Executes the plan for its layer `layer_index` in [0, plan.num_layers()). New rows go to
+  // `overlay` (plan.overlay_bytes(), 64-byte aligned), which the caller keeps until commit; rings
+  // are not written. `workspace` has plan.workspace_bytes(threads), 64-byte aligned. A rerun before
+  // commit gives the same bits. kPlanMismatch, kBufferTooSmall, kShapeMismatch, kCallOrder (already
+  // committed), and the page errors if pages were released since the plan was made.
+  Status Run(Context& context, const Plan& plan, int32_t layer_index, const LayerPools& pools,
+             const StepTensors& tensors, std::span<std::byte> workspace,
+             std::span<std::byte> overlay, const StepActivations& activations = {}) const;
+
+ private:
+  struct State;
+  explicit Layer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// The KV rows [T,512] that a run left in its overlay; empty if the overlay is too small.
+TensorView<const Bf16, 2> OverlayKv(const Plan& plan, std::span<const std::byte> overlay);
+
+// Writes the accepted tokens' rows of one layer from its overlay into its rings. `accepted` has one
+// count in [0, num_tokens] per request of the batch; the first layer's commit fixes it. The last
+// layer's commit advances the ranges of Request objects and returns every request's new ranges (an
+// empty vector before). kCallOrder for a layer that was not run or is already committed;
+// kInvalidArgument for counts out of range or other than the first layer's.
+Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, int32_t layer_index,
+                                          const LayerPools& pools,
+                                          std::span<const std::byte> overlay,
+                                          std::span<const int64_t> accepted);
+
+}  // namespace millipede
+
+#endif  // MILLIPEDE_LAYER_H_

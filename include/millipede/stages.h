@@ -1,0 +1,153 @@
+// The stages of a layer as calls on caller-owned buffers. A layer is only their composition, so an
+// engine with its own weight formats can replace any of them.
+//
+// T is the number of tokens, any count >= 0; D hidden, H heads, G output groups. Shapes are checked
+// (kShapeMismatch) before anything is written. `scratch` is any memory of at least
+// StageScratchBytes(config, T, threads) bytes, 64-byte aligned (kBufferTooSmall); its content means
+// nothing before or after. Every product sums in one order whatever T is, so a token's values do
+// not depend on the batch it came in.
+#ifndef MILLIPEDE_STAGES_H_
+#define MILLIPEDE_STAGES_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "millipede/config.h"
+#include "millipede/executor.h"
+#include "millipede/pages.h"
+#include "millipede/plan.h"
+#include "millipede/rope.h"
+#include "millipede/status.h"
+#include "millipede/tensor.h"
+
+namespace millipede {
+
+using Scratch = std::span<std::byte>;
+
+// Scratch bytes enough for any one stage call with these arguments.
+int64_t StageScratchBytes(const ModelConfig& config, int64_t num_tokens, int num_threads);
+
+// bf16 weights `[outputs, inputs]`, packed for the kernels at load; owns its copy.
+class MatrixBf16 {
+ public:
+  // kShapeMismatch for null or empty weights; kOutOfMemory.
+  static Result<MatrixBf16> Pack(TensorView<const Bf16, 2> weights);
+
+  int64_t num_outputs() const { return num_outputs_; }
+  int64_t num_inputs() const { return num_inputs_; }
+  const std::byte* data() const { return data_.get(); }
+
+ private:
+  int64_t num_outputs_ = 0;
+  int64_t num_inputs_ = 0;
+  std::shared_ptr<std::byte[]> data_;
+};
+
+// int8 weights `[outputs, inputs]` with one float scale per output, packed; owns its copy. Any int8
+// value is exact, -128 included.
+class MatrixInt8 {
+ public:
+  // kShapeMismatch as above, or scale not [outputs]; kInvalidArgument for more than 131071 inputs,
+  // whose sums could pass int32; kOutOfMemory.
+  static Result<MatrixInt8> Pack(TensorView<const int8_t, 2> weights,
+                                 TensorView<const float, 1> scale);
+
+  int64_t num_outputs() const { return num_outputs_; }
+  int64_t num_inputs() const { return num_inputs_; }
+  const std::byte* data() const { return data_.get(); }
+  const float* scale() const { return scale_.get(); }
+
+ private:
+  int64_t num_outputs_ = 0;
+  int64_t num_inputs_ = 0;
+  std::shared_ptr<std::byte[]> data_;
+  std::shared_ptr<float[]> scale_;
+};
+
+// Hyper-connection weights, packed; owns its copy.
+class HcWeights {
+ public:
+  // fn [24, 4*D] with rows 4 pre, 4 post, 16 comb (i-major); scale [3] pre, post, comb; base [24].
+  static Result<HcWeights> Pack(TensorView<const float, 2> fn, TensorView<const float, 1> scale,
+                                TensorView<const float, 1> base);
+
+  int64_t num_inputs() const { return num_inputs_; }  // 4*D
+  const float* fn() const { return fn_.get(); }
+  const std::array<float, 3>& scale() const { return scale_; }
+  const std::array<float, kHcMixes>& base() const { return base_; }
+
+ private:
+  int64_t num_inputs_ = 0;
+  std::shared_ptr<float[]> fn_;
+  std::array<float, 3> scale_{};
+  std::array<float, kHcMixes> base_{};
+};
+
+// Mixes the streams: x [T,4,D] -> x_mixed [T,D], post [T,4], comb [T,4,4].
+Status HcPre(Context& context, const ModelConfig& config, const HcWeights& weights,
+             TensorView<const float, 3> x, TensorView<Bf16, 2> x_mixed, TensorView<float, 2> post,
+             TensorView<float, 3> comb, Scratch scratch);
+
+// xn = bf16(rms(x_mixed) * attn_norm): [T,D] -> [T,D]; attn_norm [D].
+Status AttnNorm(Context& context, const ModelConfig& config, TensorView<const float, 1> attn_norm,
+                TensorView<const Bf16, 2> x_mixed, TensorView<Bf16, 2> xn);
+
+// The quantized query latent: xn [T,D], wq_a [q_rank,D], q_norm [q_rank] -> qr [T,q_rank],
+// qr_scale [T].
+Status ProjectLatent(Context& context, const ModelConfig& config, const MatrixBf16& wq_a,
+                     TensorView<const float, 1> q_norm, TensorView<const Bf16, 2> xn,
+                     TensorView<int8_t, 2> qr, TensorView<float, 1> qr_scale, Scratch scratch);
+
+// Queries from the latent: wq_b [H*512,q_rank]; per head rms without weight, RoPE -> q [T,H,512].
+Status ProjectQuery(Context& context, const ModelConfig& config, const MatrixInt8& wq_b,
+                    TensorView<const int8_t, 2> qr, TensorView<const float, 1> qr_scale,
+                    const RopeRows& rope, TensorView<Bf16, 3> q, Scratch scratch);
+
+// KV rows: xn [T,D], wkv [512,D], kv_norm [512]; rms, RoPE -> kv [T,512].
+Status ProjectKv(Context& context, const ModelConfig& config, const MatrixBf16& wkv,
+                 TensorView<const float, 1> kv_norm, TensorView<const Bf16, 2> xn,
+                 const RopeRows& rope, TensorView<Bf16, 2> kv, Scratch scratch);
+
+struct AttendInputs {
+  TensorView<const Bf16, 3> q;      // [T,H,512]
+  TensorView<const float, 1> sink;  // [H], -inf for none
+  RopeRows rope;                    // [T,32]; not read if heads stay before inverse RoPE
+  PoolView raw;                     // this layer's pool of the plan's raw space
+  TensorView<const Bf16, 2> new_kv; // [T,512] KV rows of the step's tokens (the overlay)
+};
+
+struct AttendOutputs {
+  TensorView<Bf16, 3> heads;            // [T,H,512]
+  TensorView<float, 2> log_sum_exp;     // [T,H] of the scores, without the sink; may be empty
+  bool inverse_rope = true;             // false: heads before the inverse rotation
+};
+
+// Attention over the rows the plan names. kPlanMismatch if the pool is not one of the plan's space;
+// kStaleEpoch and its like if pages were released since the plan was made.
+Status Attend(Context& context, const ModelConfig& config, const Plan& plan,
+              const AttendInputs& inputs, const AttendOutputs& outputs, Scratch scratch);
+
+// One packed matrix per output group: wo_a [o_rank, heads per group * 512], and wo_b [D, o_rank],
+// each with the same scale [D].
+struct OutputWeights {
+  std::vector<MatrixBf16> wo_a;  // [G]
+  std::vector<MatrixInt8> wo_b;  // [G]
+};
+
+// heads [T,H,512] -> attn_out [T,D].
+Status ProjectOutput(Context& context, const ModelConfig& config, const OutputWeights& weights,
+                     TensorView<const Bf16, 3> heads, TensorView<Bf16, 2> attn_out,
+                     Scratch scratch);
+
+// x_out[o] = attn_out * post[o] + sum_i x[i] * comb[i,o]; x_out may be x itself.
+Status HcPost(Context& context, const ModelConfig& config, TensorView<const float, 3> x,
+              TensorView<const Bf16, 2> attn_out, TensorView<const float, 2> post,
+              TensorView<const float, 3> comb, TensorView<float, 3> x_out);
+
+}  // namespace millipede
+
+#endif  // MILLIPEDE_STAGES_H_

@@ -1,0 +1,90 @@
+// Where everything of a step lies in the workspace and in a layer's overlay.
+#ifndef MILLIPEDE_PLAN_STEP_LAYOUT_H_
+#define MILLIPEDE_PLAN_STEP_LAYOUT_H_
+
+#include <cstdint>
+
+#include "millipede/config.h"
+
+namespace millipede {
+
+// Byte offsets into a workspace of `total_bytes`. Activations are linear in the step's tokens;
+// scratch is what any one stage needs, and its per-thread part does not depend on the tokens.
+struct WorkspaceLayout {
+  int64_t x_mixed = 0;   // bf16 [T,D]
+  int64_t post = 0;      // f32 [T,4]
+  int64_t comb = 0;      // f32 [T,4,4]
+  int64_t xn = 0;        // bf16 [T,D]
+  int64_t qr = 0;        // int8 [T,q_rank]
+  int64_t qr_scale = 0;  // f32 [T]
+  int64_t q = 0;         // bf16 [T,H,512]
+  int64_t heads = 0;     // bf16 [T,H,512]
+  int64_t attn_out = 0;  // bf16 [T,D]
+  int64_t scratch = 0;
+  int64_t scratch_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
+WorkspaceLayout LayOutWorkspace(const ModelConfig& config, int64_t num_tokens, int num_threads);
+
+// The scratch layouts of the stages: shared parts [0, ...), then one part per thread.
+struct HcPreScratch {
+  int64_t partials = 0;  // f32 [T, kHcInputRanges, kHcPartialFloats]
+  int64_t total_bytes = 0;
+};
+HcPreScratch LayOutHcPre(int64_t num_tokens);
+
+// ProjectLatent and ProjectKv: product [T,num_outputs] in float32, then the matrix kernel's scratch
+// per thread.
+struct ProductScratch {
+  int64_t product = 0;
+  int64_t per_thread = 0;
+  int64_t per_thread_bytes = 0;
+  int64_t total_bytes = 0;
+};
+ProductScratch LayOutProduct(int64_t num_outputs, int64_t num_tokens, int num_threads);
+
+// ProjectQuery: per thread the matrix kernel's scratch and int32 [kTileRows, 512].
+struct QueryScratch {
+  int64_t product = 0;  // within a thread's part
+  int64_t per_thread_bytes = 0;
+  int64_t total_bytes = 0;
+};
+QueryScratch LayOutQuery(int num_threads);
+
+// Attend, per thread.
+struct AttendScratch {
+  int64_t kv_rows = 0;    // f32 [kAttendRows + kQueryBlock - 1, 512]
+  int64_t q = 0;          // f32 [512, kHeadBlock]
+  int64_t scores = 0;     // f32 [kAttendRows, kHeadBlock]
+  int64_t partial = 0;    // f32 [512, kHeadBlock] and max, sum [kHeadBlock]
+  int64_t per_thread_bytes = 0;
+  int64_t total_bytes = 0;
+};
+AttendScratch LayOutAttend(int num_threads);
+
+// ProjectOutput: group latents, their codes and scales; per thread the matrix kernel's scratch, an
+// int32 and G float32 tiles [kTileRows, kOutputTile].
+inline constexpr int64_t kOutputTile = 64;
+struct OutputScratch {
+  int64_t latent = 0;   // f32 [T, G, o_rank]
+  int64_t codes = 0;    // int8 [T, G, o_rank]
+  int64_t scales = 0;   // f32 [T, G]
+  int64_t per_thread = 0;
+  int64_t product = 0;  // within a thread's part: int32 [kTileRows, kOutputTile]
+  int64_t groups = 0;   // within a thread's part: f32 [G, kTileRows, kOutputTile]
+  int64_t per_thread_bytes = 0;
+  int64_t total_bytes = 0;
+};
+OutputScratch LayOutOutput(const ModelConfig& config, int64_t num_tokens, int num_threads);
+
+// Byte offsets into a layer's overlay.
+struct OverlayLayout {
+  int64_t kv = 0;  // bf16 [T,512]
+  int64_t total_bytes = 0;
+};
+OverlayLayout LayOutOverlay(AttentionKind kind, int64_t num_tokens);
+
+}  // namespace millipede
+
+#endif  // MILLIPEDE_PLAN_STEP_LAYOUT_H_
