@@ -15,8 +15,8 @@ namespace millipede {
 inline constexpr int64_t kMaxContextTokens = 1'048'576;
 
 // Kernels are specialised on these four; a config with other values is refused.
-inline constexpr int32_t kHeadDim = 512;     // lanes of a query head and of a KV row
-inline constexpr int32_t kRopeLanes = 64;    // the last lanes of a head, rotated in pairs (2i, 2i+1)
+inline constexpr int32_t kHeadDim = 512;   // lanes of a query head and of a KV row
+inline constexpr int32_t kRopeLanes = 64;  // the last lanes of a head, rotated in pairs (2i, 2i+1)
 inline constexpr int32_t kWindowRows = 128;  // raw rows every kind attends to, the token's included
 inline constexpr int32_t kIndexDim = 128;    // lanes of an indexer head and of an index key
 

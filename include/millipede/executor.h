@@ -43,20 +43,19 @@ Result<std::unique_ptr<Executor>> MakeTbbExecutor(int num_threads);
 // num_threads - 1 own std::threads and the caller. Same errors.
 Result<std::unique_ptr<Executor>> MakeThreadExecutor(int num_threads);
 
-// What the executed code did, counted where it is done.
+// What the executed code did, counted where it is done: for one request of the batch, or summed.
 struct WorkCounters {
-  int64_t query_tokens = 0;      // tokens that went through attention
-  int64_t window_rows = 0;       // window rows attended, summed over tokens
-  int64_t raw_rows_written = 0;  // rows written to raw rings by commit
-  int64_t raw_pages_read = 0;    // distinct raw pages read, summed over requests
-  int64_t tasks = 0;             // work items of all regions
+  int64_t query_tokens = 0;       // tokens that went through attention, summed over layers
+  int64_t window_rows = 0;        // window rows attended, summed over those tokens
+  int64_t raw_rows_written = 0;   // rows commit wrote to the raw ring, summed over layers
+  int64_t raw_pages_touched = 0;  // distinct raw pages of a request read or written by any layer
 };
 
 // Time and calls of one named parallel region.
 struct RegionStats {
   std::string_view name;  // static storage
   int64_t num_calls = 0;
-  int64_t num_items = 0;
+  int64_t num_items = 0;  // work items that ran
   double seconds = 0;
 };
 
@@ -72,8 +71,9 @@ class Context {
   Executor& executor() const;
   int num_threads() const;
 
-  WorkCounters counters() const;          // sums over threads since the last reset
-  std::vector<RegionStats> regions() const;  // in order of first use
+  WorkCounters counters() const;                 // all requests, since the last reset
+  WorkCounters counters(int64_t request) const;  // of the batch; zeros for an index not seen
+  std::vector<RegionStats> regions() const;      // in order of first use
   void Reset();
 
   struct Impl;  // internal

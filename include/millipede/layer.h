@@ -21,20 +21,20 @@ namespace millipede {
 
 // Views of a layer's weights, [out, in]; borrowed while Layer::Create packs them.
 struct LayerWeights {
-  TensorView<const float, 2> hc_fn;         // [24, 4*D]
-  TensorView<const float, 1> hc_scale;      // [3]
-  TensorView<const float, 1> hc_base;       // [24]
-  TensorView<const float, 1> attn_norm;     // [D]
-  TensorView<const float, 1> q_norm;        // [q_rank]
-  TensorView<const float, 1> kv_norm;       // [512]
-  TensorView<const Bf16, 2> wq_a;           // [q_rank, D]
-  TensorView<const Bf16, 2> wkv;            // [512, D]
-  TensorView<const int8_t, 2> wq_b;         // [H*512, q_rank]
-  TensorView<const float, 1> wq_b_scale;    // [H*512]
-  TensorView<const float, 1> attn_sink;     // [H]
-  TensorView<const Bf16, 3> wo_a;           // [G, o_rank, H/G*512]
-  TensorView<const int8_t, 2> wo_b;         // [D, G*o_rank]
-  TensorView<const float, 1> wo_b_scale;    // [D]
+  TensorView<const float, 2> hc_fn;       // [24, 4*D]
+  TensorView<const float, 1> hc_scale;    // [3]
+  TensorView<const float, 1> hc_base;     // [24]
+  TensorView<const float, 1> attn_norm;   // [D]
+  TensorView<const float, 1> q_norm;      // [q_rank]
+  TensorView<const float, 1> kv_norm;     // [512]
+  TensorView<const Bf16, 2> wq_a;         // [q_rank, D]
+  TensorView<const Bf16, 2> wkv;          // [512, D]
+  TensorView<const int8_t, 2> wq_b;       // [H*512, q_rank]
+  TensorView<const float, 1> wq_b_scale;  // [H*512]
+  TensorView<const float, 1> attn_sink;   // [H]
+  TensorView<const Bf16, 3> wo_a;         // [G, o_rank, H/G*512]
+  TensorView<const int8_t, 2> wo_b;       // [D, G*o_rank]
+  TensorView<const float, 1> wo_b_scale;  // [D]
 };
 
 // A step's inputs and output. x_out may be x itself.

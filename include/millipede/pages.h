@@ -49,14 +49,22 @@ struct PoolFormat {
 
 constexpr PoolFormat FormatOf(PoolKind kind) {
   switch (kind) {
-    case PoolKind::kRaw: return {1024, kPageRows, 4};           // bf16[512], 128 positions
-    case PoolKind::kHcaMain: return {1024, kPageRows, 0};       // bf16[512]
-    case PoolKind::kHcaState: return {4096, 8, 16};             // f32[1024] kv|score, 128 positions
-    case PoolKind::kCsaMain: return {1024, kPageRows, 0};       // bf16[512]
-    case PoolKind::kCsaIndexRows: return {128, kPageRows, 0};   // int8[128]
-    case PoolKind::kCsaIndexScales: return {4, kPageRows, 0};   // f32
-    case PoolKind::kCsaState: return {8192, 2, 4};              // f32[2048] kv|score, 8 positions
-    case PoolKind::kCsaInnerState: return {2048, 2, 4};         // f32[512] kv|score, 8 positions
+    case PoolKind::kRaw:
+      return {1024, kPageRows, 4};  // bf16[512], 128 positions
+    case PoolKind::kHcaMain:
+      return {1024, kPageRows, 0};  // bf16[512]
+    case PoolKind::kHcaState:
+      return {4096, 8, 16};  // f32[1024] kv|score, 128 positions
+    case PoolKind::kCsaMain:
+      return {1024, kPageRows, 0};  // bf16[512]
+    case PoolKind::kCsaIndexRows:
+      return {128, kPageRows, 0};  // int8[128]
+    case PoolKind::kCsaIndexScales:
+      return {4, kPageRows, 0};  // f32
+    case PoolKind::kCsaState:
+      return {8192, 2, 4};  // f32[2048] kv|score, 8 positions
+    case PoolKind::kCsaInnerState:
+      return {2048, 2, 4};  // f32[512] kv|score, 8 positions
   }
   return {0, 0, 0};
 }
@@ -138,7 +146,8 @@ struct LayerPools {
 // commit of plans made from its view.
 class PageSpace {
  public:
-  // kInvalidArgument unless 1 <= num_pages <= kMaxPagesPerSpace; kOutOfMemory if it cannot be mapped.
+  // kInvalidArgument unless 1 <= num_pages <= kMaxPagesPerSpace; kOutOfMemory if it cannot be
+  // mapped.
   static Result<PageSpace> Create(int32_t num_pages);
 
   PageSpace(PageSpace&&) noexcept;
@@ -149,8 +158,8 @@ class PageSpace {
   // kOutOfPages if fewer are free.
   Status Acquire(std::span<PageEntry> out);
 
-  // Adds one reference to each page. All or nothing: kPageOutOfRange, kPageNotAcquired, kStaleEpoch,
-  // kDuplicatePage.
+  // Adds one reference to each page. All or nothing: kPageOutOfRange, kPageNotAcquired,
+  // kStaleEpoch, kDuplicatePage.
   Status Share(std::span<const PageEntry> pages);
 
   // Drops one reference of each page; a page without references is free again. All or nothing:
@@ -172,7 +181,8 @@ class PageSpace {
 // Owner of one layer's bytes for a space, lazily mapped and zero until written.
 class LayerPool {
  public:
-  // kInvalidArgument unless 1 <= num_pages <= kMaxPagesPerSpace; kOutOfMemory if it cannot be mapped.
+  // kInvalidArgument unless 1 <= num_pages <= kMaxPagesPerSpace; kOutOfMemory if it cannot be
+  // mapped.
   static Result<LayerPool> Create(PoolKind kind, int32_t num_pages);
 
   LayerPool(LayerPool&&) noexcept;
@@ -208,8 +218,8 @@ struct RequestSpaces {
 // its own.
 class Request {
  public:
-  // Acquires the pages of a request that holds `start_pos` tokens of history; with start_pos > 0 the
-  // caller then fills the rows itself (an imported cache). kInvalidArgument if raw is null or
+  // Acquires the pages of a request that holds `start_pos` tokens of history; with start_pos > 0
+  // the caller then fills the rows itself (an imported cache). kInvalidArgument if raw is null or
   // start_pos lies outside [0, kMaxContextTokens]; kOutOfPages with nothing acquired.
   static Result<Request> Create(const RequestSpaces& spaces, int64_t start_pos = 0);
 

@@ -50,9 +50,9 @@ struct PackedWork {
   // -2 - t is the KV of step token t, and -1 pads behind window_rows entries.
   std::vector<int32_t> window_sources;
 
-  int64_t window_rows = 0;       // sum over queries
-  int64_t raw_pages_read = 0;    // distinct raw pages read, summed over requests
-  int64_t raw_pages_written = 0; // distinct raw pages with a write slot, summed over requests
+  int64_t window_rows = 0;        // sum over queries
+  int64_t raw_pages_read = 0;     // distinct raw pages read, summed over requests
+  int64_t raw_pages_written = 0;  // distinct raw pages with a write slot, summed over requests
 };
 
 // An immutable plan, and the state of the step it describes (planned, run, committed per layer).

@@ -113,17 +113,17 @@ Status ProjectKv(Context& context, const ModelConfig& config, const MatrixBf16& 
                  const RopeRows& rope, TensorView<Bf16, 2> kv, Scratch scratch);
 
 struct AttendInputs {
-  TensorView<const Bf16, 3> q;      // [T,H,512]
-  TensorView<const float, 1> sink;  // [H], -inf for none
-  RopeRows rope;                    // [T,32]; not read if heads stay before inverse RoPE
-  PoolView raw;                     // this layer's pool of the plan's raw space
-  TensorView<const Bf16, 2> new_kv; // [T,512] KV rows of the step's tokens (the overlay)
+  TensorView<const Bf16, 3> q;       // [T,H,512]
+  TensorView<const float, 1> sink;   // [H], -inf for none
+  RopeRows rope;                     // [T,32]; not read if heads stay before inverse RoPE
+  PoolView raw;                      // this layer's pool of the plan's raw space
+  TensorView<const Bf16, 2> new_kv;  // [T,512] KV rows of the step's tokens (the overlay)
 };
 
 struct AttendOutputs {
-  TensorView<Bf16, 3> heads;            // [T,H,512]
-  TensorView<float, 2> log_sum_exp;     // [T,H] of the scores, without the sink; may be empty
-  bool inverse_rope = true;             // false: heads before the inverse rotation
+  TensorView<Bf16, 3> heads;         // [T,H,512]
+  TensorView<float, 2> log_sum_exp;  // [T,H] of the scores, without the sink; may be empty
+  bool inverse_rope = true;          // false: heads before the inverse rotation
 };
 
 // Attention over the rows the plan names. kPlanMismatch if the pool is not one of the plan's space;

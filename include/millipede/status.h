@@ -43,9 +43,10 @@ std::string_view ErrorCodeName(ErrorCode code);
 
 struct Error {
   ErrorCode code;
-  int64_t request = -1;  // batch index of the request at fault, -1 if the fault is not one request's
-  std::string field;     // the argument at fault, for example "raw.pages[2].epoch"
-  std::string message;   // one line: request, field, actual value, what is allowed
+  int64_t request =
+      -1;               // batch index of the request at fault, -1 if the fault is not one request's
+  std::string field;    // the argument at fault, for example "raw.pages[2].epoch"
+  std::string message;  // one line: request, field, actual value, what is allowed
 };
 
 template <typename T>

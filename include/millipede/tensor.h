@@ -29,9 +29,7 @@ struct TensorView {
   T* row(int64_t i) const { return data + i * stride0; }
 
   // A view of mutable elements converts to one of const elements.
-  operator TensorView<const T, kRank>() const
-    requires(!std::is_const_v<T>)
-  {
+  operator TensorView<const T, kRank>() const requires(!std::is_const_v<T>) {
     return {data, shape, stride0};
   }
 };

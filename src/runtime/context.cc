@@ -1,0 +1,94 @@
+#include "runtime/context.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+
+namespace millipede {
+
+Context::Context(Executor& executor) : impl_(std::make_unique<Impl>()) {
+  impl_->executor = &executor;
+  impl_->threads.resize(static_cast<size_t>(executor.num_threads()));
+}
+
+Context::~Context() = default;
+
+Executor& Context::executor() const { return *impl_->executor; }
+
+int Context::num_threads() const { return static_cast<int>(impl_->threads.size()); }
+
+WorkCounters Context::counters() const {
+  size_t num_requests = 0;
+  for (const Impl::Thread& thread : impl_->threads) {
+    num_requests = std::max(num_requests, thread.requests.size());
+  }
+  WorkCounters sum;
+  for (size_t request = 0; request < num_requests; ++request) {
+    const WorkCounters one = counters(static_cast<int64_t>(request));
+    sum.query_tokens += one.query_tokens;
+    sum.window_rows += one.window_rows;
+    sum.raw_rows_written += one.raw_rows_written;
+    sum.raw_pages_touched += one.raw_pages_touched;
+  }
+  return sum;
+}
+
+WorkCounters Context::counters(int64_t request) const {
+  WorkCounters sum;
+  uint32_t ring_pages = 0;
+  for (const Impl::Thread& thread : impl_->threads) {
+    if (request < 0 || request >= static_cast<int64_t>(thread.requests.size())) continue;
+    const RequestCounts& counts = thread.requests[static_cast<size_t>(request)];
+    sum.query_tokens += counts.query_tokens;
+    sum.window_rows += counts.window_rows;
+    sum.raw_rows_written += counts.raw_rows_written;
+    ring_pages |= counts.raw_ring_pages;
+  }
+  sum.raw_pages_touched = std::popcount(ring_pages);
+  return sum;
+}
+
+std::vector<RegionStats> Context::regions() const { return impl_->regions; }
+
+void Context::Reset() {
+  for (Impl::Thread& thread : impl_->threads) thread = {};
+  impl_->regions.clear();
+}
+
+void ReserveRequestCounts(Context& context, int64_t num_requests) {
+  for (Context::Impl::Thread& thread : context.impl().threads) {
+    if (static_cast<int64_t>(thread.requests.size()) < num_requests) {
+      thread.requests.resize(static_cast<size_t>(num_requests));
+    }
+  }
+}
+
+namespace {
+
+int64_t NumItemsRun(const Context::Impl& impl) {
+  int64_t sum = 0;
+  for (const Context::Impl::Thread& thread : impl.threads) sum += thread.num_items;
+  return sum;
+}
+
+}  // namespace
+
+void RunRegion(Context& context, const char* name, int64_t num_items, const Task& task) {
+  using Clock = std::chrono::steady_clock;
+  Context::Impl& impl = context.impl();
+  const int64_t items_before = NumItemsRun(impl);
+  const Clock::time_point begin = Clock::now();
+  if (num_items > 0) impl.executor->Run(num_items, task);
+  const std::chrono::duration<double> elapsed = Clock::now() - begin;
+
+  auto region = std::find_if(impl.regions.begin(), impl.regions.end(),
+                             [name](const RegionStats& stats) { return stats.name == name; });
+  if (region == impl.regions.end()) {
+    region = impl.regions.insert(region, RegionStats{.name = name});
+  }
+  region->num_calls += 1;
+  region->num_items += NumItemsRun(impl) - items_before;
+  region->seconds += elapsed.count();
+}
+
+}  // namespace millipede

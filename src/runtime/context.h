@@ -1,0 +1,67 @@
+// Running a named parallel region, and the books kept of it.
+#ifndef MILLIPEDE_RUNTIME_CONTEXT_H_
+#define MILLIPEDE_RUNTIME_CONTEXT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "millipede/executor.h"
+#include "runtime/float_mode.h"
+
+namespace millipede {
+
+// One thread's counts for one request.
+struct RequestCounts {
+  int64_t query_tokens = 0;
+  int64_t window_rows = 0;
+  int64_t raw_rows_written = 0;
+  uint32_t raw_ring_pages = 0;  // bit i: page i of the request's ring was read or written
+};
+
+struct Context::Impl {
+  // A cache line of its own per thread, so that counting does not make threads share one.
+  struct alignas(64) Thread {
+    int64_t num_items = 0;
+    std::vector<RequestCounts> requests;
+  };
+
+  Executor* executor = nullptr;
+  std::vector<Thread> threads;  // [num_threads]
+  std::vector<RegionStats> regions;
+};
+
+// Makes room for the counts of `num_requests` requests; called outside parallel regions.
+void ReserveRequestCounts(Context& context, int64_t num_requests);
+
+// The counts of a request on one thread of a region; only that thread touches them.
+inline RequestCounts& CountsOf(Context& context, int thread, int64_t request) {
+  return context.impl().threads[static_cast<size_t>(thread)].requests[static_cast<size_t>(request)];
+}
+
+// Runs `task` as the region `name` (static storage) and records its time.
+void RunRegion(Context& context, const char* name, int64_t num_items, const Task& task);
+
+// Calls body(item, thread) for each item in [0, num_items) as the region `name`, with the default
+// floating-point mode.
+template <typename Body>
+void ParallelFor(Context& context, const char* name, int64_t num_items, const Body& body) {
+  class BodyTask final : public Task {
+   public:
+    BodyTask(Context& task_context, const Body& task_body)
+        : context_(task_context), body_(task_body) {}
+    void Run(int64_t item, int thread) const override {
+      const FloatModeGuard guard;
+      context_.impl().threads[static_cast<size_t>(thread)].num_items += 1;
+      body_(item, thread);
+    }
+
+   private:
+    Context& context_;
+    const Body& body_;
+  };
+  RunRegion(context, name, num_items, BodyTask(context, body));
+}
+
+}  // namespace millipede
+
+#endif  // MILLIPEDE_RUNTIME_CONTEXT_H_
