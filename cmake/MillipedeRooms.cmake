@@ -73,13 +73,18 @@ function(millipede_library name)
 endfunction()
 
 # millipede_test(NAME LABEL label SOURCES file... LINK target...): one GoogleTest program and one
-# CTest entry. Labels: unit (small, also run under sanitizers), flash (big shapes), project.
+# CTest entry. Labels: unit (small, also run under sanitizers), flash (big shapes), project. Target
+# <label>_tests builds the programs of a label.
 function(millipede_test name)
   cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE millipede_options ${ARG_LINK} GTest::gtest_main
     GTest::gmock)
+  if(NOT TARGET ${ARG_LABEL}_tests)
+    add_custom_target(${ARG_LABEL}_tests)
+  endif()
+  add_dependencies(${ARG_LABEL}_tests ${name})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 1500)
 endfunction()
