@@ -228,10 +228,11 @@ class Request {
   ~Request();
 
   // Acquires what ragged lists lack for `num_tokens` more tokens of every kind. All or nothing:
-  // kContextCeiling past kMaxContextTokens, kOutOfPages.
+  // kInvalidArgument if num_tokens is negative, kContextCeiling past kMaxContextTokens, kOutOfPages,
+  // kCallOrder after Release.
   Status Prepare(int64_t num_tokens);
 
-  // Tokens committed for the kind. kCallOrder never: a fresh request of unused kinds is at 0.
+  // Tokens committed for the kind; 0 for a kind whose spaces were not given.
   int64_t position(AttentionKind kind) const;
 
   // Views of this request's lists for the kind; valid until the next call that changes them.

@@ -80,11 +80,11 @@ class Plan {
   // A hash of everything the plan was made from and holds: equal plans, equal fingerprints.
   uint64_t fingerprint() const;
 
-  // The plan in words, a line per request and the totals. Stable keys: see ExplainJson.
-  std::string explain() const;
+  // The plan in words, a line per request and the totals; workspace for `num_threads` threads.
+  std::string explain(int num_threads = 1) const;
 
-  // The same as one JSON object. Documented in docs/command.md.
-  std::string explain_json() const;
+  // The same as one JSON object with stable keys. Documented in docs/command.md.
+  std::string explain_json(int num_threads = 1) const;
 
   struct State;  // internal
   const std::shared_ptr<State>& state() const { return state_; }

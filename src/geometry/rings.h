@@ -1,0 +1,54 @@
+// Where a position lies in a ring of pages, and which positions a ring has to hold before a step.
+#ifndef MILLIPEDE_GEOMETRY_RINGS_H_
+#define MILLIPEDE_GEOMETRY_RINGS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "geometry/visibility.h"
+#include "millipede/config.h"
+#include "millipede/pages.h"
+
+namespace millipede {
+
+// The ring row of `position`, in [0, ring_rows).
+constexpr int64_t RingOffset(const PoolFormat& format, int64_t position) {
+  return position % format.ring_rows();
+}
+
+// The ring page of `position`, an index into the request's ring list, and the slot in that page.
+constexpr int32_t RingPage(const PoolFormat& format, int64_t position) {
+  return static_cast<int32_t>(RingOffset(format, position) / format.rows_per_page);
+}
+constexpr int32_t RingSlot(const PoolFormat& format, int64_t position) {
+  return static_cast<int32_t>(RingOffset(format, position) % format.rows_per_page);
+}
+
+// Bit i is set if ring page i holds a position of `positions`. Rings have at most 32 pages.
+constexpr uint32_t RingPageMask(const PoolFormat& format, RowRange positions) {
+  uint32_t mask = 0;
+  const int64_t end = std::min(positions.end, positions.begin + format.ring_rows());
+  for (int64_t p = positions.begin; p < end;) {
+    mask |= uint32_t{1} << RingPage(format, p);
+    p += format.rows_per_page - RingSlot(format, p);  // on to the next page's first row
+  }
+  return mask;
+}
+
+// The raw positions a step that starts at `start` reads: the window of its first token, less that
+// token itself.
+constexpr RowRange RawRowsRead(int64_t start) { return {WindowRange(start).begin, start}; }
+
+// The state positions a step that starts at `start` may pool: the open block and, for CSA, the
+// block before it.
+constexpr RowRange StateRowsHeld(AttentionKind kind, int64_t start) {
+  if (kind == AttentionKind::kSwa) return {};
+  const int64_t ratio = RatioOf(kind);
+  const int64_t open_block = start / ratio * ratio;
+  const int64_t overlap = kind == AttentionKind::kCsa ? ratio : 0;
+  return {std::max<int64_t>(0, open_block - overlap), start};
+}
+
+}  // namespace millipede
+
+#endif  // MILLIPEDE_GEOMETRY_RINGS_H_

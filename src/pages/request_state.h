@@ -1,0 +1,37 @@
+// What a Request owns. Plans made from a request share it, so that the commit of a plan can advance
+// the request's ranges, and a plan can tell that its request was released.
+#ifndef MILLIPEDE_PAGES_REQUEST_STATE_H_
+#define MILLIPEDE_PAGES_REQUEST_STATE_H_
+
+#include <array>
+#include <vector>
+
+#include "millipede/config.h"
+#include "millipede/pages.h"
+
+namespace millipede {
+
+inline constexpr int kNumAttentionKinds = 3;
+
+struct Request::State {
+  RequestSpaces spaces;
+  bool released = false;
+
+  // The entries of RequestSpaces' members of the same names.
+  std::vector<PageEntry> raw;
+  std::vector<PageEntry> hca_main;
+  std::vector<PageEntry> hca_state;
+  std::vector<PageEntry> csa_main;
+  std::vector<PageEntry> csa_index;
+  std::vector<PageEntry> csa_state;
+  std::vector<PageEntry> csa_inner_state;
+
+  std::array<RequestRanges, kNumAttentionKinds> ranges;  // by AttentionKind
+};
+
+const RequestRanges& RangesOf(const Request::State& state, AttentionKind kind);
+void SetRanges(Request::State& state, AttentionKind kind, const RequestRanges& ranges);
+
+}  // namespace millipede
+
+#endif  // MILLIPEDE_PAGES_REQUEST_STATE_H_

@@ -1,0 +1,35 @@
+// A 64-bit hash of integers, in order.
+#ifndef MILLIPEDE_PLAN_FINGERPRINT_H_
+#define MILLIPEDE_PLAN_FINGERPRINT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace millipede {
+
+// FNV-1a over 64-bit words, with the high half folded back after each product so that a difference
+// in high bits reaches the low ones.
+class Fingerprint {
+ public:
+  void Add(uint64_t word) {
+    hash_ = (hash_ ^ word) * 0x100000001B3ULL;
+    hash_ ^= hash_ >> 32;
+  }
+  void Add(std::span<const int32_t> values) {
+    Add(values.size());
+    size_t i = 0;
+    for (; i + 1 < values.size(); i += 2) {
+      Add(static_cast<uint32_t>(values[i]) | uint64_t{static_cast<uint32_t>(values[i + 1])} << 32);
+    }
+    if (i < values.size()) Add(static_cast<uint32_t>(values[i]));
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xCBF29CE484222325ULL;
+};
+
+}  // namespace millipede
+
+#endif  // MILLIPEDE_PLAN_FINGERPRINT_H_
