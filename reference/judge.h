@@ -7,6 +7,7 @@
 #ifndef MILLIPEDE_REFERENCE_JUDGE_H_
 #define MILLIPEDE_REFERENCE_JUDGE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <span>
@@ -46,9 +47,11 @@ class Values {
   int64_t size() const { return size_; }
   double operator[](int64_t i) const;
   Values Part(int64_t begin, int64_t size) const;
+  bool SameBits(Values other, int64_t i) const;  // false if the types differ
 
  private:
   enum class Type : uint8_t { kFloat, kBf16, kInt8, kInt32, kInt64 };
+  static size_t ElementBytes(Type type);
   Values(const void* data, int64_t size, Type type) : data_(data), size_(size), type_(type) {}
 
   const void* data_;
@@ -106,7 +109,7 @@ Verdict JudgeAttnOut(Values a, Values e, RuleProfile profile = RuleProfile::kSta
 // x_out: 1e-6 + 1e-5 |e|, none out.
 Verdict JudgeXOut(Values a, Values e);
 
-// Bit-equal values: tokens, positions, rows that nothing may write.
+// The same type and bits, NaN included: tokens, positions, rows that nothing may write.
 Verdict JudgeExact(Values a, Values e);
 
 // --- End-to-end rules ----------------------------------------------------------------------------
