@@ -36,7 +36,8 @@ class Executor {
 // On the calling thread alone.
 std::unique_ptr<Executor> MakeSerialExecutor();
 
-// oneTBB, on at most `num_threads` threads, the caller's included. kInvalidArgument unless
+// oneTBB, on at most `num_threads` threads (and no more than the machine has), the caller's
+// included. kInvalidArgument unless
 // 1 <= num_threads <= 1024.
 Result<std::unique_ptr<Executor>> MakeTbbExecutor(int num_threads);
 

@@ -39,12 +39,12 @@ class MatrixBf16 {
 
   int64_t num_outputs() const { return num_outputs_; }
   int64_t num_inputs() const { return num_inputs_; }
-  const std::byte* data() const { return data_.get(); }
+  const Bf16* data() const { return data_.get(); }  // packed
 
  private:
   int64_t num_outputs_ = 0;
   int64_t num_inputs_ = 0;
-  std::shared_ptr<std::byte[]> data_;
+  std::shared_ptr<Bf16[]> data_;
 };
 
 // int8 weights `[outputs, inputs]` with one float scale per output, packed; owns its copy. Any int8
@@ -58,13 +58,13 @@ class MatrixInt8 {
 
   int64_t num_outputs() const { return num_outputs_; }
   int64_t num_inputs() const { return num_inputs_; }
-  const std::byte* data() const { return data_.get(); }
+  const int8_t* data() const { return data_.get(); }  // packed
   const float* scale() const { return scale_.get(); }
 
  private:
   int64_t num_outputs_ = 0;
   int64_t num_inputs_ = 0;
-  std::shared_ptr<std::byte[]> data_;
+  std::shared_ptr<int8_t[]> data_;
   std::shared_ptr<float[]> scale_;
 };
 

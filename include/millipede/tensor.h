@@ -3,6 +3,7 @@
 #define MILLIPEDE_TENSOR_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 

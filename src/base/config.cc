@@ -7,7 +7,8 @@
 namespace millipede {
 namespace {
 
-constexpr int32_t kMaxDimension = 1 << 20;  // keeps every product of two dimensions far inside int64
+constexpr int32_t kMaxDimension = 1
+                                  << 20;  // keeps every product of two dimensions far inside int64
 
 Status CheckRange(const char* field, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) {
@@ -96,8 +97,8 @@ Status Validate(const ModelConfig& config) {
   MILLIPEDE_RETURN_IF_ERROR(CheckRange("o_rank", config.o_rank, 1, 131071));
   MILLIPEDE_RETURN_IF_ERROR(CheckRange("o_groups", config.o_groups, 1, config.num_heads));
   if (config.num_heads % config.o_groups != 0) {
-    return MakeError(ErrorCode::kInvalidConfig, "o_groups", "{}; allowed: a divisor of num_heads {}",
-                     config.o_groups, config.num_heads);
+    return MakeError(ErrorCode::kInvalidConfig, "o_groups",
+                     "{}; allowed: a divisor of num_heads {}", config.o_groups, config.num_heads);
   }
   MILLIPEDE_RETURN_IF_ERROR(CheckRange("num_index_heads", config.num_index_heads, 1, 4096));
   MILLIPEDE_RETURN_IF_ERROR(CheckRange("index_topk", config.index_topk, 1, 2048));
@@ -115,9 +116,12 @@ Status Validate(const ModelConfig& config) {
 
 Result<AttentionKind> KindOfRatio(int32_t ratio) {
   switch (ratio) {
-    case 0: return AttentionKind::kSwa;
-    case kHcaRatio: return AttentionKind::kHca;
-    case kCsaRatio: return AttentionKind::kCsa;
+    case 0:
+      return AttentionKind::kSwa;
+    case kHcaRatio:
+      return AttentionKind::kHca;
+    case kCsaRatio:
+      return AttentionKind::kCsa;
     default:
       return MakeError(ErrorCode::kInvalidArgument, "ratio", "{}; allowed: 0, 4 or 128", ratio);
   }
@@ -134,9 +138,12 @@ Result<AttentionKind> KindOfLayer(const ModelConfig& config, int32_t layer) {
 
 std::string_view KindName(AttentionKind kind) {
   switch (kind) {
-    case AttentionKind::kSwa: return "swa";
-    case AttentionKind::kHca: return "hca";
-    case AttentionKind::kCsa: return "csa";
+    case AttentionKind::kSwa:
+      return "swa";
+    case AttentionKind::kHca:
+      return "hca";
+    case AttentionKind::kCsa:
+      return "csa";
   }
   return "unknown";
 }

@@ -32,10 +32,10 @@ tl::unexpected<Error> MakeRequestError(ErrorCode code, int64_t request, std::str
 }  // namespace millipede
 
 // Returns the error of a Status or Result expression from the enclosing function.
-#define MILLIPEDE_RETURN_IF_ERROR(expression)                                        \
-  do {                                                                               \
-    if (auto status_ = (expression); !status_)                                       \
-      return tl::make_unexpected(std::move(status_).error());                        \
+#define MILLIPEDE_RETURN_IF_ERROR(expression)                 \
+  do {                                                        \
+    if (auto status_ = (expression); !status_)                \
+      return tl::make_unexpected(std::move(status_).error()); \
   } while (false)
 
 #endif  // MILLIPEDE_BASE_ERROR_H_

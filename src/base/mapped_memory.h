@@ -18,7 +18,8 @@ class MappedMemory {
 
   MappedMemory() = default;
   MappedMemory(MappedMemory&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        num_bytes_(std::exchange(other.num_bytes_, 0)) {}
   MappedMemory& operator=(MappedMemory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(num_bytes_, other.num_bytes_);

@@ -38,8 +38,8 @@ inline constexpr int64_t kHcInputRanges = 8;
 inline constexpr int64_t kHcPartialFloats = 32;  // 24 dots, the sum of squares, padding
 
 // --- Attention -----------------------------------------------------------------------------------
-inline constexpr int64_t kHeadBlock = 16;   // heads side by side in vector lanes
-inline constexpr int64_t kQueryBlock = 8;   // consecutive tokens of a request that share KV rows
+inline constexpr int64_t kHeadBlock = 16;    // heads side by side in vector lanes
+inline constexpr int64_t kQueryBlock = 8;    // consecutive tokens of a request that share KV rows
 inline constexpr int64_t kAttendRows = 128;  // most rows of one softmax tile
 
 }  // namespace millipede

@@ -24,8 +24,9 @@ std::string ShapeText(const std::array<int64_t, kRank>& shape) {
 // kShapeMismatch unless `view` has exactly `shape`, a stride that does not make rows overlap, and
 // (if it has elements) data aligned for its type.
 template <typename T, int kRank>
-Status CheckView(const char* name, const TensorView<T, kRank>& view,
-                 const std::type_identity_t<std::array<int64_t, static_cast<size_t>(kRank)>>& shape) {
+Status CheckView(
+    const char* name, const TensorView<T, kRank>& view,
+    const std::type_identity_t<std::array<int64_t, static_cast<size_t>(kRank)>>& shape) {
   if (view.shape != shape) {
     return MakeError(ErrorCode::kShapeMismatch, name, "shape {}; allowed: {}",
                      ShapeText(view.shape), ShapeText(shape));

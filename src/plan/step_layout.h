@@ -54,10 +54,10 @@ QueryScratch LayOutQuery(int num_threads);
 
 // Attend, per thread.
 struct AttendScratch {
-  int64_t kv_rows = 0;    // f32 [kAttendRows + kQueryBlock - 1, 512]
-  int64_t q = 0;          // f32 [512, kHeadBlock]
-  int64_t scores = 0;     // f32 [kAttendRows, kHeadBlock]
-  int64_t partial = 0;    // f32 [512, kHeadBlock] and max, sum [kHeadBlock]
+  int64_t kv_rows = 0;  // f32 [kAttendRows + kQueryBlock - 1, 512]
+  int64_t q = 0;        // f32 [512, kHeadBlock]
+  int64_t scores = 0;   // f32 [kAttendRows, kHeadBlock]
+  int64_t partial = 0;  // f32 [512, kHeadBlock] and max, sum [kHeadBlock]
   int64_t per_thread_bytes = 0;
   int64_t total_bytes = 0;
 };
@@ -67,9 +67,9 @@ AttendScratch LayOutAttend(int num_threads);
 // int32 and G float32 tiles [kTileRows, kOutputTile].
 inline constexpr int64_t kOutputTile = 64;
 struct OutputScratch {
-  int64_t latent = 0;   // f32 [T, G, o_rank]
-  int64_t codes = 0;    // int8 [T, G, o_rank]
-  int64_t scales = 0;   // f32 [T, G]
+  int64_t latent = 0;  // f32 [T, G, o_rank]
+  int64_t codes = 0;   // int8 [T, G, o_rank]
+  int64_t scales = 0;  // f32 [T, G]
   int64_t per_thread = 0;
   int64_t product = 0;  // within a thread's part: int32 [kTileRows, kOutputTile]
   int64_t groups = 0;   // within a thread's part: f32 [G, kTileRows, kOutputTile]

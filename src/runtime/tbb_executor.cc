@@ -1,6 +1,9 @@
 #include <oneapi/tbb/blocked_range.h>
+#include <oneapi/tbb/info.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
+
+#include <algorithm>
 
 #include "millipede/executor.h"
 #include "runtime/num_threads.h"
@@ -10,7 +13,10 @@ namespace {
 
 class TbbExecutor final : public Executor {
  public:
-  explicit TbbExecutor(int num_threads) : num_threads_(num_threads), arena_(num_threads) {}
+  explicit TbbExecutor(int num_threads)
+      : num_threads_(num_threads),
+        // oneTBB has no more workers than this, and says so on stderr when asked for more.
+        arena_(std::min(num_threads, oneapi::tbb::info::default_concurrency())) {}
 
   int num_threads() const override { return num_threads_; }
 

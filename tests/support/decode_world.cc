@@ -1,0 +1,211 @@
+#include "support/decode_world.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <tuple>
+
+namespace millipede::testing {
+namespace {
+
+// Unwraps a Result, or throws its message: a test that gets here with an error has failed.
+template <typename T>
+T Must(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  return std::move(result).value();
+}
+void Must(const Status& status) {
+  if (!status) throw std::runtime_error(status.error().message);
+}
+
+template <typename T>
+std::vector<T> Part(const std::vector<T>& all, int64_t first, int64_t count, int64_t width) {
+  const auto begin = all.begin() + first * width;
+  return {begin, begin + count * width};
+}
+
+template <typename T>
+void Append(std::vector<T>& to, const std::vector<T>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+AlignedBytes::AlignedBytes(int64_t num_bytes)
+    : storage_(static_cast<size_t>(num_bytes) + 64, std::byte{0xFF}),
+      num_bytes_(static_cast<size_t>(num_bytes)) {
+  void* begin = storage_.data();
+  size_t space = storage_.size();
+  begin_ = static_cast<std::byte*>(std::align(64, num_bytes_, begin, space));
+}
+
+const fixtures::LayerFixture& SharedFixture(const ModelConfig& config, AttentionKind kind,
+                                            uint64_t seed) {
+  using Key = std::tuple<int32_t, int32_t, AttentionKind, uint64_t>;
+  static std::map<Key, std::unique_ptr<fixtures::LayerFixture>> cache;
+  auto& entry = cache[{config.hidden, config.num_heads, kind, seed}];
+  if (!entry) {
+    entry =
+        std::make_unique<fixtures::LayerFixture>(fixtures::MakeLayerFixture(config, kind, seed));
+  }
+  return *entry;
+}
+
+DecodeWorld::DecodeWorld(const ModelConfig& config, AttentionKind kind, int32_t num_pages,
+                         int32_t page_shift, uint64_t seed)
+    : config_(config),
+      kind_(kind),
+      fixture_(SharedFixture(config, kind, seed)),
+      layer_(Must(Layer::Create(config, kind, fixture_.views()))),
+      raw_space_(std::make_unique<PageSpace>(Must(PageSpace::Create(num_pages)))),
+      raw_pool_(Must(LayerPool::Create(PoolKind::kRaw, num_pages))) {
+  std::vector<PageEntry> skipped(static_cast<size_t>(page_shift));
+  if (page_shift > 0) Must(raw_space_->Acquire(skipped));
+  request_spaces_.raw = raw_space_.get();
+  std::ranges::fill(raw_bytes(), std::byte{0xFF});
+}
+
+void DecodeWorld::Add(int64_t id, int64_t start_pos) {
+  requests_.emplace(id, Must(Request::Create(request_spaces_, start_pos)));
+  const fixtures::RequestFixture data(config_, seed(), id);
+  for (int64_t p = std::max<int64_t>(0, start_pos - kWindowRows); p < start_pos; ++p) {
+    data.KvRow(p, RawRow(id, p));
+  }
+}
+
+void DecodeWorld::Remove(int64_t id) { requests_.erase(id); }
+
+int64_t DecodeWorld::position(int64_t id) const { return requests_.at(id).position(kind_); }
+
+std::span<Bf16> DecodeWorld::RawRow(int64_t id, int64_t position) {
+  const PageListView list = requests_.at(id).pages(kind_).raw;
+  const int64_t ring_row = position % kWindowRows;
+  const PageEntry entry = list.pages[static_cast<size_t>(ring_row / kPageRows)];
+  std::byte* page = raw_pool_.view().base + entry.page * raw_pool_.view().page_stride_bytes;
+  return {reinterpret_cast<Bf16*>(page) + (ring_row % kPageRows) * kHeadDim,
+          static_cast<size_t>(kHeadDim)};
+}
+
+std::span<std::byte> DecodeWorld::raw_bytes() {
+  const PoolView view = raw_pool_.view();
+  return {view.base, static_cast<size_t>(view.page_stride_bytes * view.num_pages)};
+}
+
+LayerPools DecodeWorld::pools() const {
+  LayerPools pools;
+  pools.raw = raw_pool_.view();
+  return pools;
+}
+
+std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
+                                                 const std::vector<StepEntry>& entries) {
+  const int64_t hidden = config_.hidden;
+  const int64_t head_width = int64_t{config_.num_heads} * kHeadDim;
+  std::vector<StepRequest> step(entries.size());
+  std::vector<int64_t> positions;
+  std::vector<int64_t> accepted(entries.size(), 0);
+  std::vector<float> x;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const StepEntry& entry = entries[i];
+    step[i].active = entry.active;
+    if (!entry.active) continue;
+    Must(requests_.at(entry.id).Prepare(entry.num_tokens));
+    step[i].request = &requests_.at(entry.id);
+    step[i].start_pos = position(entry.id);
+    step[i].num_tokens = entry.num_tokens;
+    accepted[i] = entry.accepted < 0 ? entry.num_tokens : entry.accepted;
+    const fixtures::RequestFixture data(config_, seed(), entry.id);
+    for (int64_t j = 0; j < entry.num_tokens; ++j) {
+      positions.push_back(step[i].start_pos + j);
+      x.resize(x.size() + static_cast<size_t>(4 * hidden));
+      const std::span<float> row(x.data() + x.size() - 4 * hidden, static_cast<size_t>(4 * hidden));
+      data.X(positions.back(), row);
+      if (edit_x) edit_x(entry.id, positions.back(), row);
+    }
+  }
+  const auto num_tokens = static_cast<int64_t>(positions.size());
+  std::vector<float> cos(static_cast<size_t>(num_tokens * kRopePairs));
+  std::vector<float> sin(cos.size());
+  Must(ComputeRopeRows(kind_, positions, MakeView(cos.data(), num_tokens, kRopePairs),
+                       MakeView(sin.data(), num_tokens, kRopePairs)));
+  if (edit_rope) {
+    int64_t token = 0;
+    for (const StepEntry& entry : entries) {
+      for (int64_t j = 0; entry.active && j < entry.num_tokens; ++j, ++token) {
+        const auto offset = static_cast<size_t>(token * kRopePairs);
+        edit_rope(entry.id, positions[static_cast<size_t>(token)],
+                  std::span(cos).subspan(offset, kRopePairs),
+                  std::span(sin).subspan(offset, kRopePairs));
+      }
+    }
+  }
+
+  const Plan plan = Must(Plan::Create(config_, kind_, 1, spaces(), step));
+  AlignedBytes workspace(plan.workspace_bytes(context.num_threads()));
+  AlignedBytes overlay(plan.overlay_bytes());
+  const auto elements = [num_tokens](int64_t width) {
+    return static_cast<size_t>(num_tokens * width);
+  };
+  std::vector<Bf16> q(elements(head_width));
+  std::vector<Bf16> heads(elements(head_width));
+  std::vector<Bf16> attn_out(elements(hidden));
+  std::vector<float> x_out(elements(4 * hidden));
+  StepTensors tensors;
+  tensors.x = MakeView<const float>(x.data(), num_tokens, kHcStreams, hidden);
+  tensors.rope = {MakeView<const float>(cos.data(), num_tokens, kRopePairs),
+                  MakeView<const float>(sin.data(), num_tokens, kRopePairs)};
+  tensors.x_out = MakeView(x_out.data(), num_tokens, kHcStreams, hidden);
+  StepActivations activations;
+  activations.q = MakeView(q.data(), num_tokens, config_.num_heads, kHeadDim);
+  activations.heads = MakeView(heads.data(), num_tokens, config_.num_heads, kHeadDim);
+  activations.attn_out = MakeView(attn_out.data(), num_tokens, hidden);
+  Must(layer_.Run(context, plan, 0, pools(), tensors, workspace.span(), overlay.span(),
+                  activations));
+  const TensorView<const Bf16, 2> new_kv = OverlayKv(plan, overlay.span());
+  std::vector<Bf16> kv(elements(kHeadDim));
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    std::copy_n(new_kv.row(t), kHeadDim, kv.begin() + t * kHeadDim);
+  }
+  Must(Commit(context, plan, 0, pools(), overlay.span(), accepted));
+
+  std::map<int64_t, EntryResult> results;
+  int64_t first = 0;
+  for (const StepEntry& entry : entries) {
+    if (!entry.active) continue;
+    const int64_t n = entry.num_tokens;
+    results[entry.id] = {Part(kv, first, n, kHeadDim), Part(q, first, n, head_width),
+                         Part(heads, first, n, head_width), Part(attn_out, first, n, hidden),
+                         Part(x_out, first, n, 4 * hidden)};
+    first += n;
+  }
+  return results;
+}
+
+EntryResult DecodeWorld::Decode(Context& context, int64_t id, int64_t total, int64_t width) {
+  EntryResult joined;
+  for (int64_t done = 0; done < total; done += width) {
+    const int64_t n = std::min(width, total - done);
+    const EntryResult part = Step(context, {{.id = id, .num_tokens = n}}).at(id);
+    Append(joined.kv, part.kv);
+    Append(joined.q, part.q);
+    Append(joined.heads, part.heads);
+    Append(joined.attn_out, part.attn_out);
+    Append(joined.x_out, part.x_out);
+  }
+  return joined;
+}
+
+bool SameBits(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(Bf16)) == 0;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+bool SameBits(const EntryResult& a, const EntryResult& b) {
+  return SameBits(a.kv, b.kv) && SameBits(a.q, b.q) && SameBits(a.heads, b.heads) &&
+         SameBits(a.attn_out, b.attn_out) && SameBits(a.x_out, b.x_out);
+}
+
+}  // namespace millipede::testing

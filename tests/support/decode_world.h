@@ -1,0 +1,107 @@
+// A small decoding engine for tests: one layer, its pool, and requests whose inputs and histories
+// are made by formula, so that any step can be run in any company and compared.
+#ifndef MILLIPEDE_TESTS_SUPPORT_DECODE_WORLD_H_
+#define MILLIPEDE_TESTS_SUPPORT_DECODE_WORLD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fixtures/formula.h"
+#include "millipede/layer.h"
+
+namespace millipede::testing {
+
+// 64-byte aligned bytes, filled with a pattern that reads as NaN in bf16 and float32.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(int64_t num_bytes);
+  std::span<std::byte> span() { return {begin_, num_bytes_}; }
+
+ private:
+  std::vector<std::byte> storage_;
+  std::byte* begin_;
+  size_t num_bytes_;
+};
+
+// One request's part of a step.
+struct StepEntry {
+  int64_t id = 0;  // a request of the world
+  int64_t num_tokens = 1;
+  int64_t accepted = -1;  // -1: all
+  bool active = true;
+};
+
+// One request's outputs of a step, dense.
+struct EntryResult {
+  std::vector<Bf16> kv;        // [n, 512]
+  std::vector<Bf16> q;         // [n, H, 512]
+  std::vector<Bf16> heads;     // [n, H, 512]
+  std::vector<Bf16> attn_out;  // [n, D]
+  std::vector<float> x_out;    // [n, 4, D]
+};
+
+class DecodeWorld {
+ public:
+  // `num_pages` raw pages; the pool is filled with NaN so that a row that should not be read shows.
+  // `page_shift` is how many pages are taken out of the allocator first, so that requests lie
+  // elsewhere.
+  DecodeWorld(const ModelConfig& config, AttentionKind kind, int32_t num_pages = 256,
+              int32_t page_shift = 0, uint64_t seed = 7);
+
+  // A request whose history is positions [0, start_pos); its data depends on `id` alone.
+  void Add(int64_t id, int64_t start_pos);
+  void Remove(int64_t id);
+  int64_t position(int64_t id) const;
+
+  // Plans, runs and commits one step. Edits of the inputs come first: `edit_x(id, position, row)`
+  // may change the [4*D] input of a token.
+  using EditX = std::function<void(int64_t id, int64_t position, std::span<float> row)>;
+  using EditRope =
+      std::function<void(int64_t id, int64_t position, std::span<float> cos, std::span<float> sin)>;
+  std::map<int64_t, EntryResult> Step(Context& context, const std::vector<StepEntry>& entries);
+
+  // Runs `total` tokens of one request in steps of `width`, results joined.
+  EntryResult Decode(Context& context, int64_t id, int64_t total, int64_t width);
+
+  // The ring row of a position, whether valid or not.
+  std::span<Bf16> RawRow(int64_t id, int64_t position);
+  std::span<std::byte> raw_bytes();
+  const Request& request(int64_t id) const { return requests_.at(id); }
+  KindSpaces spaces() const { return request_spaces_.views(kind_); }
+  LayerPools pools() const;
+  const Layer& layer() const { return layer_; }
+  const ModelConfig& config() const { return config_; }
+  const fixtures::LayerFixture& fixture() const { return fixture_; }
+  uint64_t seed() const { return fixture_.seed; }
+
+  EditX edit_x;
+  EditRope edit_rope;
+
+ private:
+  ModelConfig config_;
+  AttentionKind kind_;
+  fixtures::LayerFixture fixture_;
+  Layer layer_;
+  std::unique_ptr<PageSpace> raw_space_;
+  LayerPool raw_pool_;
+  RequestSpaces request_spaces_;
+  std::map<int64_t, Request> requests_;
+};
+
+// One parameter set per shape: weights are made once per process.
+const fixtures::LayerFixture& SharedFixture(const ModelConfig& config, AttentionKind kind,
+                                            uint64_t seed);
+
+// True if both hold the same bits.
+bool SameBits(const std::vector<Bf16>& a, const std::vector<Bf16>& b);
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b);
+bool SameBits(const EntryResult& a, const EntryResult& b);
+
+}  // namespace millipede::testing
+
+#endif  // MILLIPEDE_TESTS_SUPPORT_DECODE_WORLD_H_
