@@ -1,0 +1,99 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "millipede/plan.h"
+#include "support/plan_fixture.h"
+
+namespace millipede {
+namespace {
+
+using testing::EngineRing;
+using testing::EngineSpace;
+
+class Explain : public ::testing::Test {
+ protected:
+  // At 10 with 3 tokens, idle, and at 1,048,568 with 8.
+  Plan Make() {
+    StepRequest idle;
+    idle.active = false;
+    const std::vector<StepRequest> steps = {first_.Step(10, 3), idle, second_.Step(1'048'568, 8)};
+    auto plan = Plan::Create(ModelConfig::Tiny(), AttentionKind::kSwa, 2, space_.spaces(), steps);
+    EXPECT_TRUE(plan);
+    return std::move(*plan);
+  }
+
+  EngineSpace space_{16};
+  EngineRing first_{space_, {0, 1, 2, 3}};
+  EngineRing second_{space_, {7, 6, 5, 4}};
+};
+
+TEST_F(Explain, JsonHasTheDocumentedKeys) {
+  const Plan plan = Make();
+  const auto json = nlohmann::json::parse(plan.explain_json(3));
+  EXPECT_EQ(json.at("kind"), "swa");
+  EXPECT_EQ(json.at("num_layers"), 2);
+  EXPECT_EQ(json.at("num_tokens"), 11);
+  EXPECT_EQ(json.at("window_rows"), 11 + 12 + 13 + 8 * 128);
+  EXPECT_EQ(json.at("shards_per_query"), 0);
+  EXPECT_EQ(json.at("leaves_per_query"), 0);
+  EXPECT_EQ(json.at("merges"), 0);
+  EXPECT_EQ(json.at("raw_pages"), 5);
+  EXPECT_EQ(json.at("raw_pages_read"), 5);
+  EXPECT_EQ(json.at("raw_pages_written"), 2);
+  EXPECT_EQ(json.at("work_items"), 11);
+  EXPECT_EQ(json.at("workspace_bytes"), plan.workspace_bytes(3));
+  EXPECT_EQ(json.at("workspace_threads"), 3);
+  EXPECT_EQ(json.at("overlay_bytes"), 11 * 1024);
+  EXPECT_EQ(std::stoull(json.at("fingerprint").get<std::string>(), nullptr, 16),
+            plan.fingerprint());
+
+  const auto& requests = json.at("requests");
+  ASSERT_EQ(requests.size(), 3U);
+  EXPECT_EQ(requests[0], nlohmann::json({{"request", 0},
+                                         {"start_pos", 10},
+                                         {"num_tokens", 3},
+                                         {"window_rows", 36},
+                                         {"raw_pages", 1},
+                                         {"raw_pages_read", 1},
+                                         {"raw_pages_written", 1}}));
+  EXPECT_EQ(requests[1].at("num_tokens"), 0);
+  EXPECT_EQ(requests[1].at("window_rows"), 0);
+  EXPECT_EQ(requests[1].at("raw_pages"), 0);
+  EXPECT_EQ(requests[2].at("request"), 2);
+  EXPECT_EQ(requests[2].at("start_pos"), 1'048'568);
+  EXPECT_EQ(requests[2].at("window_rows"), 1024);
+  EXPECT_EQ(requests[2].at("raw_pages"), 4);
+  EXPECT_EQ(requests[2].at("raw_pages_read"), 4);
+  EXPECT_EQ(requests[2].at("raw_pages_written"), 1);
+  EXPECT_EQ(json.size(), 16U);  // a key added is a key to document
+}
+
+TEST_F(Explain, TextHasALinePerRequestAndTotals) {
+  const std::string text = Make().explain(3);
+  for (const char* part :
+       {"swa step for 2 layers: 3 requests, 11 tokens\n",
+        "request 0: start 10, tokens 3, window rows 11 to 13, raw pages 1 (1 read, 1 written)\n",
+        "request 1: no tokens\n",
+        "request 2: start 1048568, tokens 8, window rows 128 to 128, raw pages 4 (4 read, 1 "
+        "written)\n",
+        "total: window rows 1060, raw pages 5, work items 11\n", "(3 threads)", "fingerprint "}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\nin\n" << text;
+  }
+}
+
+TEST_F(Explain, AnEmptyStep) {
+  const auto plan = Plan::Create(ModelConfig::Tiny(), AttentionKind::kSwa, 1, space_.spaces(), {});
+  ASSERT_TRUE(plan);
+  const auto json = nlohmann::json::parse(plan->explain_json());
+  EXPECT_TRUE(json.at("requests").empty());
+  EXPECT_EQ(json.at("num_tokens"), 0);
+  EXPECT_EQ(json.at("workspace_threads"), 1);
+}
+
+}  // namespace
+}  // namespace millipede

@@ -1,0 +1,314 @@
+// planned, run, committed: the order of calls, the recheck of pages, and the ranges a commit gives.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/plan_state.h"
+#include "support/plan_fixture.h"
+
+namespace millipede {
+namespace {
+
+using testing::EngineRing;
+using testing::EngineSpace;
+
+constexpr auto kSwa = AttentionKind::kSwa;
+
+void ExpectError(const Status& status, ErrorCode code, const std::string& field,
+                 int64_t request = -1) {
+  ASSERT_FALSE(status) << field;
+  EXPECT_EQ(ErrorCodeName(status.error().code), ErrorCodeName(code)) << status.error().message;
+  EXPECT_EQ(status.error().field, field) << status.error().message;
+  EXPECT_EQ(status.error().request, request) << status.error().message;
+}
+
+void RunLayer(Plan& plan, int32_t layer) {
+  const Status status = BeginRun(*plan.state(), layer);
+  ASSERT_TRUE(status) << status.error().message;
+  MarkRun(*plan.state(), layer);
+}
+
+std::vector<RequestRanges> CommitLayer(Plan& plan, int32_t layer,
+                                       const std::vector<int64_t>& accepted) {
+  const Status status = BeginCommit(*plan.state(), layer, accepted);
+  EXPECT_TRUE(status) << status.error().message;
+  return FinishCommit(*plan.state(), layer, accepted);
+}
+
+// Two engine requests, of 3 and 8 tokens, with an idle one between them.
+class Lifecycle : public ::testing::Test {
+ protected:
+  Plan Make(int32_t num_layers) {
+    StepRequest idle;
+    idle.active = false;
+    const std::vector<StepRequest> steps = {first_.Step(10, 3), idle, second_.Step(1000, 8)};
+    auto plan = Plan::Create(ModelConfig::Tiny(), kSwa, num_layers, space_.spaces(), steps);
+    EXPECT_TRUE(plan);
+    return std::move(*plan);
+  }
+
+  EngineSpace space_{16};
+  EngineRing first_{space_, {0, 1, 2, 3}};
+  EngineRing second_{space_, {7, 6, 5, 4}};
+};
+
+TEST_F(Lifecycle, RunThenCommitEachLayerOnce) {
+  Plan plan = Make(2);
+  Plan::State& state = *plan.state();
+  const std::vector<int64_t> accepted = {3, 0, 8};
+  ExpectError(BeginCommit(state, 0, accepted), ErrorCode::kCallOrder, "layer_index");
+  RunLayer(plan, 0);
+  RunLayer(plan, 0);  // a rerun is allowed
+  ExpectError(BeginCommit(state, 1, accepted), ErrorCode::kCallOrder, "layer_index");
+  EXPECT_TRUE(CommitLayer(plan, 0, accepted).empty());
+  ExpectError(BeginRun(state, 0), ErrorCode::kCallOrder, "layer_index");
+  ExpectError(BeginCommit(state, 0, accepted), ErrorCode::kCallOrder, "layer_index");
+  RunLayer(plan, 1);
+  EXPECT_EQ(CommitLayer(plan, 1, accepted).size(), 3U);
+  for (const int32_t layer : {0, 1}) {
+    ExpectError(BeginRun(state, layer), ErrorCode::kCallOrder, "layer_index");
+    ExpectError(BeginCommit(state, layer, accepted), ErrorCode::kCallOrder, "layer_index");
+  }
+}
+
+TEST_F(Lifecycle, LayersCommitInAnyOrder) {
+  Plan plan = Make(3);
+  for (const int32_t layer : {1, 2, 0}) RunLayer(plan, layer);
+  EXPECT_TRUE(CommitLayer(plan, 2, {1, 0, 1}).empty());
+  EXPECT_TRUE(CommitLayer(plan, 0, {1, 0, 1}).empty());
+  EXPECT_EQ(CommitLayer(plan, 1, {1, 0, 1}).size(), 3U);
+}
+
+TEST_F(Lifecycle, LayersOutOfRange) {
+  Plan plan = Make(2);
+  for (const int32_t layer : {-1, 2}) {
+    ExpectError(BeginRun(*plan.state(), layer), ErrorCode::kInvalidArgument, "layer_index");
+    ExpectError(BeginCommit(*plan.state(), layer, std::vector<int64_t>{3, 0, 8}),
+                ErrorCode::kInvalidArgument, "layer_index");
+  }
+}
+
+TEST_F(Lifecycle, AcceptedCountsAreChecked) {
+  Plan plan = Make(2);
+  Plan::State& state = *plan.state();
+  RunLayer(plan, 0);
+  RunLayer(plan, 1);
+  const auto begin = [&](int32_t layer, std::vector<int64_t> accepted) {
+    return BeginCommit(state, layer, accepted);
+  };
+  ExpectError(begin(0, {3, 0}), ErrorCode::kInvalidArgument, "accepted");
+  ExpectError(begin(0, {3, 0, 8, 0}), ErrorCode::kInvalidArgument, "accepted");
+  ExpectError(begin(0, {4, 0, 8}), ErrorCode::kInvalidArgument, "accepted", 0);
+  ExpectError(begin(0, {3, 1, 8}), ErrorCode::kInvalidArgument, "accepted", 1);
+  ExpectError(begin(0, {3, 0, -1}), ErrorCode::kInvalidArgument, "accepted", 2);
+  // Counts are fixed by the first commit, not by the check before it.
+  EXPECT_TRUE(begin(0, {1, 0, 1}));
+  EXPECT_TRUE(CommitLayer(plan, 0, {2, 0, 0}).empty());
+  ExpectError(begin(1, {3, 0, 0}), ErrorCode::kInvalidArgument, "accepted", 0);
+  ExpectError(begin(1, {2, 0, 1}), ErrorCode::kInvalidArgument, "accepted", 2);
+  EXPECT_TRUE(begin(1, {2, 0, 0}));
+}
+
+TEST_F(Lifecycle, RangesAdvanceByTheAcceptedTokens) {
+  Plan plan = Make(1);
+  RunLayer(plan, 0);
+  const auto ranges = CommitLayer(plan, 0, {3, 0, 5});
+  ASSERT_EQ(ranges.size(), 3U);
+  EXPECT_EQ(ranges[0].raw.begin, 0);
+  EXPECT_EQ(ranges[0].raw.end, 13);
+  EXPECT_EQ(ranges[1].raw.end, 0);
+  EXPECT_EQ(ranges[2].raw.begin, 877);
+  EXPECT_EQ(ranges[2].raw.end, 1005);
+}
+
+TEST_F(Lifecycle, NewRangesOfAnyStep) {
+  for (const int64_t start : {0, 1, 100, 127, 128, 129, 5000}) {
+    for (const int64_t missing : {0, 1}) {
+      for (const int64_t accepted : {0, 1, 8, 127, 128, 129, 300}) {
+        StepRequest step = first_.Step(start, 300);
+        int64_t begin = step.pages.raw.valid.begin;
+        if (start >= 128) begin += missing;  // the row at start - 128 is not read
+        step.pages.raw.valid.begin = begin;
+        auto plan = Plan::Create(ModelConfig::Tiny(), kSwa, 1, space_.spaces(), {&step, 1});
+        ASSERT_TRUE(plan);
+        RunLayer(*plan, 0);
+        const auto ranges = CommitLayer(*plan, 0, {accepted});
+        // Positions the ring holds: those it held, plus the accepted, less the overwritten ones.
+        int64_t held = start + accepted;
+        while (held - 1 >= begin && held - 1 >= start + accepted - 128) --held;
+        ASSERT_EQ(ranges.size(), 1U);
+        EXPECT_EQ(ranges[0].raw.end, start + accepted);
+        EXPECT_EQ(ranges[0].raw.begin, held);
+      }
+    }
+  }
+}
+
+TEST_F(Lifecycle, AReleaseElsewhereIsRecheckedOnceAndPasses) {
+  Plan plan = Make(1);
+  space_.Own(12);
+  space_.Free(12);
+  EXPECT_NE(plan.state()->raw_generation, space_.generation);
+  RunLayer(plan, 0);
+  EXPECT_EQ(plan.state()->raw_generation, space_.generation);
+  EXPECT_TRUE(BeginCommit(*plan.state(), 0, std::vector<int64_t>{3, 0, 8}));
+}
+
+TEST_F(Lifecycle, WhilstTheGenerationStandsPagesAreNotVisited) {
+  Plan plan = Make(1);
+  space_.epochs[0] += 1;  // an engine that broke the contract: the generation did not move
+  EXPECT_TRUE(BeginRun(*plan.state(), 0));
+  ++space_.generation;
+  ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kStaleEpoch, "raw.pages[0].epoch", 0);
+}
+
+TEST_F(Lifecycle, ReleasedPagesStopRunAndCommit) {
+  Plan plan = Make(1);
+  RunLayer(plan, 0);
+  const std::vector<int64_t> accepted = {3, 0, 8};
+  space_.Free(6);
+  ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kPageNotAcquired, "raw.pages[1].page", 2);
+  ExpectError(BeginCommit(*plan.state(), 0, accepted), ErrorCode::kPageNotAcquired,
+              "raw.pages[1].page", 2);
+  space_.Own(6);
+  ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kStaleEpoch, "raw.pages[1].epoch", 2);
+  ExpectError(BeginCommit(*plan.state(), 0, accepted), ErrorCode::kStaleEpoch, "raw.pages[1].epoch",
+              2);
+}
+
+TEST_F(Lifecycle, AWritePageSharedSinceStopsTheCommit) {
+  Plan plan = Make(1);
+  RunLayer(plan, 0);
+  space_.ref_counts[4] = 2;  // 1000 to 1007 are written to ring page 3, page 4
+  ++space_.generation;
+  ExpectError(BeginCommit(*plan.state(), 0, std::vector<int64_t>{3, 0, 8}),
+              ErrorCode::kSharedWritePage, "raw.pages[3].page", 2);
+  space_.ref_counts[4] = 1;
+  space_.ref_counts[5] = 2;  // read only
+  ++space_.generation;
+  EXPECT_TRUE(BeginCommit(*plan.state(), 0, std::vector<int64_t>{3, 0, 8}));
+}
+
+// --- Request objects -----------------------------------------------------------------------------
+
+class RequestLifecycle : public ::testing::Test {
+ protected:
+  RequestLifecycle() { spaces_.raw = &raw_; }
+
+  Plan Make(const Request& request, int64_t num_tokens, int32_t num_layers = 1) {
+    StepRequest step;
+    step.start_pos = request.position(kSwa);
+    step.num_tokens = num_tokens;
+    step.request = &request;
+    auto plan =
+        Plan::Create(ModelConfig::Tiny(), kSwa, num_layers, spaces_.views(kSwa), {&step, 1});
+    EXPECT_TRUE(plan) << plan.error().message;
+    return std::move(*plan);
+  }
+
+  PageSpace raw_ = std::move(*PageSpace::Create(16));
+  RequestSpaces spaces_;
+};
+
+TEST_F(RequestLifecycle, TheLastLayersCommitAdvancesTheRequest) {
+  auto request = Request::Create(spaces_, 126);
+  ASSERT_TRUE(request);
+  Plan plan = Make(*request, 8, 2);
+  RunLayer(plan, 0);
+  RunLayer(plan, 1);
+  CommitLayer(plan, 1, {5});
+  EXPECT_EQ(request->position(kSwa), 126);
+  const auto ranges = CommitLayer(plan, 0, {5});
+  EXPECT_EQ(request->position(kSwa), 131);
+  EXPECT_EQ(request->pages(kSwa).raw.valid.begin, 3);
+  EXPECT_EQ(ranges.at(0).raw.end, 131);
+  EXPECT_EQ(request->position(AttentionKind::kHca), 0);  // other kinds stay
+  Plan next = Make(*request, 1);
+  EXPECT_EQ(next.work().queries[0].position, 131);
+}
+
+TEST_F(RequestLifecycle, ASecondPlanOfACommittedRequestIsStale) {
+  auto request = Request::Create(spaces_, 50);
+  ASSERT_TRUE(request);
+  Plan first = Make(*request, 2);
+  Plan second = Make(*request, 3);
+  RunLayer(first, 0);
+  RunLayer(second, 0);
+  CommitLayer(first, 0, {1});
+  ExpectError(BeginCommit(*second.state(), 0, std::vector<int64_t>{3}), ErrorCode::kRangeMismatch,
+              "raw.valid", 0);
+  ExpectError(BeginRun(*second.state(), 0), ErrorCode::kRangeMismatch, "raw.valid", 0);
+  EXPECT_EQ(request->position(kSwa), 51);
+}
+
+TEST_F(RequestLifecycle, ACommitOfNothingLeavesOtherPlansGood) {
+  auto request = Request::Create(spaces_, 50);
+  ASSERT_TRUE(request);
+  Plan first = Make(*request, 2);
+  Plan second = Make(*request, 3);
+  RunLayer(first, 0);
+  RunLayer(second, 0);
+  CommitLayer(first, 0, {0});
+  EXPECT_EQ(request->position(kSwa), 50);
+  CommitLayer(second, 0, {3});
+  EXPECT_EQ(request->position(kSwa), 53);
+}
+
+TEST_F(RequestLifecycle, AReleasedOrDestroyedRequestStopsItsPlans) {
+  for (const bool destroy : {false, true}) {
+    for (const int64_t start : {0, 50}) {
+      auto request = std::make_unique<Request>(std::move(*Request::Create(spaces_, start)));
+      Plan plan = Make(*request, 2);
+      RunLayer(plan, 0);
+      if (destroy) {
+        request.reset();
+      } else {
+        ASSERT_TRUE(request->Release());
+      }
+      // Its pages belong to someone else by now.
+      auto other = Request::Create(spaces_, 7);
+      ASSERT_TRUE(other);
+      ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kStaleEpoch, "raw.pages[0].epoch", 0);
+      ExpectError(BeginCommit(*plan.state(), 0, std::vector<int64_t>{2}), ErrorCode::kStaleEpoch,
+                  "raw.pages[0].epoch", 0);
+      EXPECT_EQ(other->position(kSwa), 7);
+    }
+  }
+}
+
+TEST_F(RequestLifecycle, AMovedRequestKeepsItsPlan) {
+  auto created = Request::Create(spaces_, 50);
+  ASSERT_TRUE(created);
+  Plan plan = Make(*created, 2);
+  const Request moved = std::move(*created);
+  RunLayer(plan, 0);
+  CommitLayer(plan, 0, {2});
+  EXPECT_EQ(moved.position(kSwa), 52);
+}
+
+TEST_F(RequestLifecycle, CopiesOfAPlanShareItsProgress) {
+  auto request = Request::Create(spaces_, 50);
+  ASSERT_TRUE(request);
+  Plan plan = Make(*request, 2);
+  Plan copy = plan;
+  RunLayer(plan, 0);
+  CommitLayer(copy, 0, {2});
+  ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kCallOrder, "layer_index");
+}
+
+TEST_F(RequestLifecycle, SharingAWritePageIsNoticed) {
+  auto request = Request::Create(spaces_, 50);
+  ASSERT_TRUE(request);
+  Plan plan = Make(*request, 2);
+  RunLayer(plan, 0);
+  ASSERT_TRUE(raw_.Share(request->pages(kSwa).raw.pages));
+  ExpectError(BeginCommit(*plan.state(), 0, std::vector<int64_t>{2}), ErrorCode::kSharedWritePage,
+              "raw.pages[1].page", 0);
+}
+
+}  // namespace
+}  // namespace millipede
