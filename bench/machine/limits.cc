@@ -1,0 +1,59 @@
+#include "bench/machine/limits.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "bench/machine/peaks.h"
+
+namespace millipede::bench {
+namespace {
+
+constexpr size_t kReadSampleBytes = size_t{16} << 20;
+
+}  // namespace
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+BigBuffer::BigBuffer(size_t min_bytes, const std::function<uint32_t(size_t index)>& fill) {
+  const auto last_cache = static_cast<size_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)));
+  const size_t num_bytes = std::max({size_t{256} << 20, 4 * last_cache, min_bytes});
+  auto memory = MappedMemory::Map(static_cast<int64_t>(num_bytes), "benchmark buffer");
+  if (!memory) {
+    std::fprintf(stderr, "%s\n", memory.error().message.c_str());
+    std::exit(1);
+  }
+  memory_ = std::move(*memory);
+  madvise(memory_.data(), num_bytes, MADV_HUGEPAGE);  // a wish: slower without, not wrong
+  auto* words = reinterpret_cast<uint32_t*>(memory_.data());
+  for (size_t i = 0; i < num_bytes / sizeof(uint32_t); ++i) words[i] = fill(i);
+}
+
+void LimitSampler::Add(double kernel_seconds) {
+  const double peak =
+      work_.arithmetic == Arithmetic::kFma ? MeasureFmaPeak(team_) : MeasureInt16MaddPeak(team_);
+  if (memory_offset_ + kReadSampleBytes > memory_.size()) memory_offset_ = 0;
+  const double bandwidth =
+      MeasureReadBandwidth(team_, memory_.subspan(memory_offset_, kReadSampleBytes));
+  memory_offset_ += kReadSampleBytes;
+
+  seconds_.push_back(kernel_seconds);
+  peaks_.push_back(peak);
+  bandwidths_.push_back(bandwidth);
+  fractions_.push_back(std::max(work_.operations / peak, work_.bytes / bandwidth) / kernel_seconds);
+}
+
+const char* LimitSampler::binding() const {
+  if (work_.bytes / bandwidth() > work_.operations / arithmetic_peak()) return "memory read";
+  return work_.arithmetic == Arithmetic::kFma ? "fma" : "int16 madd";
+}
+
+}  // namespace millipede::bench
