@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/attend/attend_bench.h"
+#include "bench/hc/hc_bench.h"
 #include "bench/machine/peaks.h"
 #include "bench/machine/thread_team.h"
 #include "bench/matmul/matmul_bench.h"
@@ -47,6 +48,7 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("simd_target", millipede::bench::PeaksTargetName());
   millipede::bench::RegisterMatmulBenches(team);
   millipede::bench::RegisterAttendBenches(team);
+  millipede::bench::RegisterHcBenches(team);
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;
