@@ -1,0 +1,80 @@
+// millipede decode, whole or the output half alone: execute, check, report.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tools/batch.h"
+#include "tools/commands.h"
+#include "tools/decode_step.h"
+#include "tools/errors.h"
+#include "tools/progress.h"
+#include "tools/report.h"
+#include "tools/stopwatch.h"
+
+namespace millipede::tools {
+namespace {
+
+// Bytes of the buffers a step needs per token, roughly and from below.
+int64_t BytesPerToken(const StepArguments& arguments) {
+  const ModelConfig& config = arguments.config;
+  const int64_t streams = 2 * int64_t{kHcStreams} * config.hidden * 4;  // x and x_out
+  const int64_t heads = 2 * int64_t{config.num_heads} * kHeadDim * 2;   // q and heads
+  const int64_t sources = int64_t{kWindowRows} * 4;
+  return streams + heads * (arguments.check ? 2 : 1) + sources;
+}
+
+Result<int> Finish(const DecodeReport& report, bool holds, JsonOutput& json,
+                   const Streams& streams) {
+  if (!json.to_stdout()) streams.out << report.Text();
+  auto status = json.Write(report.Json().dump(2), streams);
+  if (!status) return ErrorOf(status);
+  return holds && (!report.check || report.check->ok()) ? kExitOk : kExitViolation;
+}
+
+}  // namespace
+
+Status CheckMemory(const StepArguments& arguments, int64_t bytes) {
+  const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  if (bytes <= memory) return {};
+  return BadValue(
+      "--seq",
+      fmt::format("{} in each of {} requests, {} bytes", arguments.seq, arguments.batch, bytes),
+      fmt::format("what fits in this machine's memory of {} bytes", memory));
+}
+
+Result<int> Decode(const StepArguments& arguments, const Streams& streams) {
+  const int64_t bytes = arguments.num_tokens() * BytesPerToken(arguments) +
+                        arguments.batch * kRingPages * kRawPageBytes;
+  if (auto status = CheckMemory(arguments, bytes); !status) return ErrorOf(status);
+  auto json = JsonOutput::Open(arguments.json);
+  if (!json) return ErrorOf(json);
+  Progress progress(streams);
+  auto step = ExecuteDecodeStep(arguments, progress);
+  if (!step) return ErrorOf(step);
+  if (step->record) {
+    Stopwatch watch;
+    step->report.check = CheckStep(*step->record, *step->weights, arguments.threads, progress);
+    step->report.phases.push_back({"check", watch.Restart()});
+  }
+  for (const std::string& difference : step->counter_differences) {
+    streams.err << "millipede decode: " << difference << '\n';
+  }
+  return Finish(step->report, step->counter_differences.empty(), *json, streams);
+}
+
+Result<int> DecodeOutputOnly(const StepArguments& arguments, const Streams& streams) {
+  auto status = CheckMemory(arguments, arguments.num_tokens() * BytesPerToken(arguments));
+  if (!status) return ErrorOf(status);
+  auto json = JsonOutput::Open(arguments.json);
+  if (!json) return ErrorOf(json);
+  Progress progress(streams);
+  auto step = ExecuteOutputStep(arguments, progress);
+  if (!step) return ErrorOf(step);
+  if (arguments.check) {
+    Stopwatch watch;
+    step->report.check = CheckOutput(step->record, step->weights, arguments.threads, progress);
+    step->report.phases.push_back({"check", watch.Restart()});
+  }
+  return Finish(step->report, /*holds=*/true, *json, streams);
+}
+
+}  // namespace millipede::tools

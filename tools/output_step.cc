@@ -1,0 +1,84 @@
+// The output half alone: ProjectOutput and HcPost on given heads.
+#include <utility>
+
+#include "millipede/stages.h"
+#include "reference/parallel.h"
+#include "tools/batch.h"
+#include "tools/buffers.h"
+#include "tools/decode_step.h"
+#include "tools/errors.h"
+#include "tools/output_weights.h"
+#include "tools/stopwatch.h"
+
+namespace millipede::tools {
+namespace {
+
+void MakeHeads(const ModelConfig& config, uint64_t seed, const StepInputs& inputs,
+               Activations& values) {
+  const size_t width = static_cast<size_t>(config.num_heads) * kHeadDim;
+  reference::ParallelFor(inputs.num_tokens(), [&](int64_t t) {
+    const auto token = static_cast<size_t>(t);
+    const fixtures::RequestFixture fixture(config, seed, inputs.request[token]);
+    fixture.Heads(inputs.position[token], std::span(values.heads).subspan(token * width, width));
+  });
+}
+
+}  // namespace
+
+Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& progress) {
+  const ModelConfig& config = arguments.config;
+  const int64_t num_tokens = arguments.num_tokens();
+  auto executor = MakeTbbExecutor(arguments.threads);
+  if (!executor) return ErrorOf(executor);
+  Context context(**executor);
+  DecodeReport report;
+  report.arguments = arguments;
+  Stopwatch watch;
+  const auto add_phase = [&](const char* name) {
+    report.phases.push_back({name, watch.Restart()});
+  };
+
+  progress.Start("making weights");
+  auto weights = fixtures::MakeLayerFixture(config, arguments.kind, arguments.seed);
+  add_phase("weights");
+  const LayerWeights plain = weights.views();
+  auto hc = HcWeights::Pack(plain.hc_fn, plain.hc_scale, plain.hc_base);
+  if (!hc) return ErrorOf(hc);
+  auto output = PackOutputWeights(config, plain);
+  if (!output) return ErrorOf(output);
+  report.weight_bytes = OutputWeightBytes(*output);
+  add_phase("packing");
+
+  progress.Start("making inputs");
+  const std::vector<int64_t> start_pos(static_cast<size_t>(arguments.batch), 0);
+  const std::vector<int64_t> tokens(static_cast<size_t>(arguments.batch), arguments.seq);
+  auto inputs = MakeStepInputs(config, arguments.kind, arguments.seed, start_pos, tokens);
+  if (!inputs) return ErrorOf(inputs);
+  OutputRecord record{config, ProfileOf(arguments), *std::move(inputs),
+                      Activations(config, num_tokens)};
+  const StepActivations views = record.values.views();
+  MakeHeads(config, arguments.seed, record.inputs, record.values);
+  report.workspace_bytes = StageScratchBytes(config, num_tokens, arguments.threads);
+  const AlignedBuffer scratch(report.workspace_bytes);
+  auto status = HcPre(context, config, *hc, record.inputs.XView(config), views.x_mixed, views.post,
+                      views.comb, scratch.span());
+  if (!status) return ErrorOf(status);
+  context.Reset();
+  add_phase("inputs");
+
+  progress.Start("running");
+  watch.Restart();
+  status = ProjectOutput(context, config, *output, views.heads, views.attn_out, scratch.span());
+  if (!status) return ErrorOf(status);
+  status =
+      HcPost(context, config, record.inputs.XView(config), views.attn_out, views.post, views.comb,
+             MakeView(record.values.x_out.data(), num_tokens, kHcStreams, config.hidden));
+  if (!status) return ErrorOf(status);
+  add_phase("run");
+  report.regions = context.regions();
+  report.peak_memory_bytes = PeakMemoryBytes();
+  progress.Finish();
+  return OutputStep{std::move(report), std::move(record), std::move(weights)};
+}
+
+}  // namespace millipede::tools

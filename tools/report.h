@@ -1,0 +1,90 @@
+// What decode says after a run, as text and as JSON.
+#ifndef MILLIPEDE_TOOLS_REPORT_H_
+#define MILLIPEDE_TOOLS_REPORT_H_
+
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millipede/executor.h"
+#include "millipede/plan.h"
+#include "millipede/status.h"
+#include "tools/arguments.h"
+#include "tools/command.h"
+#include "tools/rule_table.h"
+
+namespace millipede::tools {
+
+// One request's work: as the plan has it, or as the runtime counted it.
+struct RequestWork {
+  int64_t tokens = 0;
+  int64_t window_rows = 0;        // summed over its tokens
+  int64_t raw_rows_written = 0;   // when every token is accepted
+  int64_t raw_pages_touched = 0;  // distinct pages read or written
+
+  bool operator==(const RequestWork&) const = default;
+};
+
+RequestWork PlannedWork(const PackedWork& work, int64_t request);
+RequestWork CountedWork(const WorkCounters& counters);
+
+// One line saying that what was counted is not what was planned; nothing if they are equal.
+// `request` is -1 for the sum over all.
+std::optional<std::string> WorkDifference(int64_t request, const RequestWork& planned,
+                                          const RequestWork& counted);
+
+// A stretch of time with a name.
+struct Phase {
+  std::string name;
+  double seconds = 0;
+};
+
+struct DecodeReport {
+  StepArguments arguments;
+  std::vector<RequestWork> requests;  // counted; empty with --output-only
+  RequestWork total;                  // counted over all requests
+  std::vector<Phase> phases;          // in order; "run" is the sum of what the regions are part of
+  std::vector<RegionStats> regions;   // the parallel regions of run
+  int64_t workspace_bytes = 0;
+  int64_t overlay_bytes = 0;
+  int64_t weight_bytes = 0;       // packed
+  int64_t peak_memory_bytes = 0;  // of the process, 0 if the system does not tell
+  std::optional<RuleTable> check;
+
+  std::string Text() const;
+
+  // Keys: command, attention, preset, seed, threads, max_context, batch, seq, output_only; requests
+  // [{request, start_pos, tokens, window_rows, raw_rows_written, raw_pages_touched}] and total
+  // {tokens, window_rows, raw_rows_written, raw_pages_touched} (neither with --output-only); phases
+  // [{name, ms}]; regions [{name, calls, items, ms}]; workspace_bytes, overlay_bytes,
+  // weight_bytes, peak_memory_bytes; check {ok, values, rules: see RuleTable::Json} or null.
+  nlohmann::json Json() const;
+};
+
+// The most resident memory this process has had, in bytes; 0 if the system does not tell.
+int64_t PeakMemoryBytes();
+
+// Where --json goes: opened before the long work, so that a bad path is refused early.
+class JsonOutput {
+ public:
+  // `path` is a file, "-" for standard output, or empty for none. kInvalidArgument naming a path
+  // that cannot be written.
+  static Result<JsonOutput> Open(const std::string& path);
+
+  bool to_stdout() const { return path_ == "-"; }
+
+  // Writes one JSON text and a newline; nothing if there is no path.
+  Status Write(const std::string& text, const Streams& streams);
+
+ private:
+  std::string path_;
+  std::unique_ptr<std::ofstream> file_;
+};
+
+}  // namespace millipede::tools
+
+#endif  // MILLIPEDE_TOOLS_REPORT_H_
