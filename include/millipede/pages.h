@@ -228,8 +228,8 @@ class Request {
   ~Request();
 
   // Acquires what ragged lists lack for `num_tokens` more tokens of every kind. All or nothing:
-  // kInvalidArgument if num_tokens is negative, kContextCeiling past kMaxContextTokens, kOutOfPages,
-  // kCallOrder after Release.
+  // kInvalidArgument if num_tokens is negative, kContextCeiling past kMaxContextTokens,
+  // kOutOfPages, kCallOrder after Release.
   Status Prepare(int64_t num_tokens);
 
   // Tokens committed for the kind; 0 for a kind whose spaces were not given.

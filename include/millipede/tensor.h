@@ -30,6 +30,7 @@ struct TensorView {
   T* row(int64_t i) const { return data + i * stride0; }
 
   // A view of mutable elements converts to one of const elements.
+  // NOLINTNEXTLINE(google-explicit-constructor): as T* does.
   operator TensorView<const T, kRank>() const requires(!std::is_const_v<T>) {
     return {data, shape, stride0};
   }

@@ -1,5 +1,6 @@
 """The tree obeys its rules, and each check sees a fault planted in a copy of the tree."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -22,11 +23,20 @@ class TreeTest(unittest.TestCase):
             copy = shutil.copytree if source.is_dir() else shutil.copy
             copy(source, self.copy / name)
 
-    def plant(self, name, line):
-        """Adds a line to a file of the copy, or makes the file of that line alone."""
+    @contextlib.contextmanager
+    def planted(self, name, line):
+        """Adds a line to a file of the copy, or makes the file of that line alone, for a while."""
         path = self.copy / name
-        text = path.read_text() if path.exists() else ""
-        path.write_text(f"{text}\n{line}\n")
+        before = path.read_text() if path.exists() else None
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{before or ''}\n{line}\n")
+        try:
+            yield
+        finally:
+            if before is None:
+                path.unlink()
+            else:
+                path.write_text(before)
 
     def assert_holds(self, check):
         self.assertEqual(check(ROOT), [])
@@ -39,46 +49,36 @@ class TreeTest(unittest.TestCase):
 
 
 class IncludesTest(TreeTest):
+    def assert_include_is_seen(self, name, included):
+        with self.subTest(name=name, included=included):
+            with self.planted(name, f'#include "{included}"'):
+                self.assert_sees(tree_checks.check_includes, name)
+
     def test_tree_holds(self):
         self.assert_holds(tree_checks.check_includes)
         self.assertGreater(len(tree_checks.sources(ROOT, "include", "src")), 30)
 
     def test_upward_include_of_each_room_is_seen(self):
         for room, above in zip(tree_checks.ROOMS[1:], tree_checks.ROOMS[2:]):
-            with self.subTest(room=room):
-                name = f"src/{room}/planted.h"
-                self.plant(name, f'#include "{above}/planted.h"')
-                self.assert_sees(tree_checks.check_includes, name)
-                (self.copy / name).unlink()
+            self.assert_include_is_seen(f"src/{room}/planted.h", f"{above}/planted.h")
 
     def test_public_header_that_includes_a_room_is_seen(self):
-        self.plant("include/millipede/planted.h", '  #  include "base/error.h"')
-        self.assert_sees(tree_checks.check_includes, "include/millipede/planted.h")
+        self.assert_include_is_seen("include/millipede/planted.h", "base/error.h")
 
     def test_formula_and_golden_in_the_library_are_seen(self):
         for room in tree_checks.SIDE_ROOMS:
-            with self.subTest(room=room):
-                name = "src/layers/planted.cc"
-                self.plant(name, f'#include "{room}/planted.h"')
-                self.assert_sees(tree_checks.check_includes, name)
-                (self.copy / name).unlink()
+            self.assert_include_is_seen("src/layers/planted.cc", f"{room}/planted.h")
 
     def test_side_room_that_includes_the_library_or_its_neighbour_is_seen(self):
         for room, other in (("fixtures", "base"), ("reference", "fixtures"), ("fixtures", "src")):
-            with self.subTest(room=room, other=other):
-                name = f"{room}/planted.cc"
-                self.plant(name, f'#include "{other}/planted.h"')
-                self.assert_sees(tree_checks.check_includes, name)
-                (self.copy / name).unlink()
+            self.assert_include_is_seen(f"{room}/planted.cc", f"{other}/planted.h")
 
     def test_include_by_relative_path_is_seen(self):
-        self.plant("src/base/planted.cc", '#include "../layers/planted.h"')
-        self.assert_sees(tree_checks.check_includes, "src/base/planted.cc")
+        self.assert_include_is_seen("src/base/planted.cc", "../layers/planted.h")
 
     def test_room_outside_the_order_is_seen(self):
-        (self.copy / "src" / "planted").mkdir()
-        self.plant("src/planted/planted.h", "")
-        self.assert_sees(tree_checks.check_includes, "src/planted/planted.h")
+        with self.planted("src/planted/planted.h", ""):
+            self.assert_sees(tree_checks.check_includes, "src/planted/planted.h")
 
 
 class LinkOrderTest(TreeTest):
@@ -89,12 +89,10 @@ class LinkOrderTest(TreeTest):
         (self.copy / "src/pages/CMakeLists.txt").write_text("millipede_room(pages ROOMS base plan)\n")
         self.assert_sees(tree_checks.check_link_order, "src/pages/CMakeLists.txt: links 'plan'")
 
-    def test_link_beside_the_room_is_seen(self):
-        self.plant(
-            "src/pages/CMakeLists.txt",
-            "target_link_libraries(${room} PUBLIC millipede_layers)",
-        )
-        self.assert_sees(tree_checks.check_link_order, "src/pages/CMakeLists.txt")
+    def test_link_past_the_function_is_seen(self):
+        link = "target_link_libraries(millipede_pages PUBLIC millipede_layers)"
+        with self.planted("src/pages/CMakeLists.txt", link):
+            self.assert_sees(tree_checks.check_link_order, "src/pages/CMakeLists.txt")
 
 
 class ConstantsTest(TreeTest):
@@ -104,22 +102,18 @@ class ConstantsTest(TreeTest):
     def test_second_ceiling_is_seen(self):
         for spelling in ("1048576", "1'048'576LL", "0x10'0000", "1048576.0"):
             with self.subTest(spelling=spelling):
-                name = "src/base/planted.h"
-                self.plant(name, f"constexpr long kLimit = {spelling};")
-                self.assert_sees(tree_checks.check_constants, name)
-                (self.copy / name).unlink()
+                with self.planted("src/base/planted.h", f"constexpr long kLimit = {spelling};"):
+                    self.assert_sees(tree_checks.check_constants, "src/base/planted.h")
 
     def test_ceiling_in_a_comment_is_no_literal(self):
-        self.plant("src/base/planted.h", "// up to 1'048'576 tokens /* 1048576 */")
-        self.assertEqual(tree_checks.check_constants(self.copy), [])
+        with self.planted("src/base/planted.h", "// up to 1'048'576 tokens /* 1048576 */"):
+            self.assertEqual(tree_checks.check_constants(self.copy), [])
 
     def test_second_page_size_is_seen(self):
         for spelling in ("page * 32 + slot", "row % 32", "(row / 32)", "position >> 5", "row & 31"):
             with self.subTest(spelling=spelling):
-                name = "src/base/planted.h"
-                self.plant(name, f"int f(int page, int row, int slot) {{ return {spelling}; }}")
-                self.assert_sees(tree_checks.check_constants, name)
-                (self.copy / name).unlink()
+                with self.planted("src/base/planted.h", f"int f(int x) {{ return {spelling}; }}"):
+                    self.assert_sees(tree_checks.check_constants, "src/base/planted.h")
 
     def test_missing_constant_is_seen(self):
         path = self.copy / "include/millipede/pages.h"
@@ -132,11 +126,9 @@ class SizesTest(TreeTest):
         self.assert_holds(tree_checks.check_sizes)
 
     def test_long_files_are_seen(self):
-        self.plant("include/millipede/planted.h", "//\n" * 300)
-        self.assert_sees(tree_checks.check_sizes, "include/millipede/planted.h")
-        (self.copy / "include/millipede/planted.h").unlink()
-        self.plant("src/base/planted.cc", "//\n" * 600)
-        self.assert_sees(tree_checks.check_sizes, "src/base/planted.cc")
+        for name, lines in (("include/millipede/planted.h", 300), ("src/base/planted.cc", 600)):
+            with self.planted(name, "//\n" * lines):
+                self.assert_sees(tree_checks.check_sizes, name)
 
 
 class ReadmeTest(TreeTest):
@@ -144,8 +136,8 @@ class ReadmeTest(TreeTest):
         self.assert_holds(tree_checks.check_readme)
 
     def test_snippet_that_is_not_compiled_is_seen(self):
-        self.plant("README.md", "```cpp\nint planted = 1;\n```")
-        self.assert_sees(tree_checks.check_readme, "int planted = 1;")
+        with self.planted("README.md", "```cpp\nint planted = 1;\n```"):
+            self.assert_sees(tree_checks.check_readme, "int planted = 1;")
 
     def test_changed_example_is_seen(self):
         path = self.copy / "examples/quickstart.cc"
@@ -160,8 +152,8 @@ class LinksTest(TreeTest):
         self.assertEqual(tree_checks.check_links(ROOT), [])
 
     def test_dead_link_is_seen(self):
-        self.plant("docs/map.md", "[planted](planted.md)")
-        self.assertIn("docs/map.md: no such file: planted.md", tree_checks.check_links(self.copy))
+        with self.planted("docs/map.md", "[planted](planted.md)"):
+            self.assertIn("docs/map.md: no such file: planted.md", tree_checks.check_links(self.copy))
 
 
 if __name__ == "__main__":
