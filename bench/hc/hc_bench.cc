@@ -171,7 +171,7 @@ void BenchPost(benchmark::State& state, ThreadTeam& team) {
     state.SetIterationTime(seconds.back());
   }
   const double bytes = static_cast<double>(tokens.num_tokens * kHidden) *
-                       (2 * kHcStreams * sizeof(float) + sizeof(Bf16));
+                       (size_t{2} * kHcStreams * sizeof(float) + sizeof(Bf16));
   state.counters["median_us"] = Median(seconds) * 1e6;
   state.counters["GB/s"] = bytes / Median(seconds) * 1e-9;
 }
