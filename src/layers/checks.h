@@ -63,8 +63,8 @@ inline Status CheckBuffer(const char* name, std::span<const std::byte> buffer,
   }
   if (required_bytes > 0 &&
       reinterpret_cast<uintptr_t>(buffer.data()) % static_cast<uintptr_t>(kBufferAlignment) != 0) {
-    return MakeError(ErrorCode::kBufferTooSmall, name, "address not a multiple of {} bytes",
-                     kBufferAlignment);
+    return MakeError(ErrorCode::kBufferTooSmall, name,
+                     "misaligned address; allowed: multiples of {} bytes", kBufferAlignment);
   }
   return {};
 }

@@ -146,6 +146,12 @@ std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
   const auto elements = [num_tokens](int64_t width) {
     return static_cast<size_t>(num_tokens * width);
   };
+  std::vector<Bf16> x_mixed(elements(hidden));
+  std::vector<float> post(elements(kHcStreams));
+  std::vector<float> comb(elements(kHcStreams * kHcStreams));
+  std::vector<Bf16> xn(elements(hidden));
+  std::vector<int8_t> qr(elements(config_.q_rank));
+  std::vector<float> qr_scale(elements(1));
   std::vector<Bf16> q(elements(head_width));
   std::vector<Bf16> heads(elements(head_width));
   std::vector<Bf16> attn_out(elements(hidden));
@@ -155,10 +161,16 @@ std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
   tensors.rope = {MakeView<const float>(cos.data(), num_tokens, kRopePairs),
                   MakeView<const float>(sin.data(), num_tokens, kRopePairs)};
   tensors.x_out = MakeView(x_out.data(), num_tokens, kHcStreams, hidden);
-  StepActivations activations;
-  activations.q = MakeView(q.data(), num_tokens, config_.num_heads, kHeadDim);
-  activations.heads = MakeView(heads.data(), num_tokens, config_.num_heads, kHeadDim);
-  activations.attn_out = MakeView(attn_out.data(), num_tokens, hidden);
+  const StepActivations activations = {
+      .x_mixed = MakeView(x_mixed.data(), num_tokens, hidden),
+      .post = MakeView(post.data(), num_tokens, kHcStreams),
+      .comb = MakeView(comb.data(), num_tokens, kHcStreams, kHcStreams),
+      .xn = MakeView(xn.data(), num_tokens, hidden),
+      .qr = MakeView(qr.data(), num_tokens, config_.q_rank),
+      .qr_scale = MakeView(qr_scale.data(), num_tokens),
+      .q = MakeView(q.data(), num_tokens, config_.num_heads, kHeadDim),
+      .heads = MakeView(heads.data(), num_tokens, config_.num_heads, kHeadDim),
+      .attn_out = MakeView(attn_out.data(), num_tokens, hidden)};
   Must(layer_.Run(context, plan, 0, pools(), tensors, workspace.span(), overlay.span(),
                   activations));
   const TensorView<const Bf16, 2> new_kv = OverlayKv(plan, overlay.span());
@@ -166,18 +178,37 @@ std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
   for (int64_t t = 0; t < num_tokens; ++t) {
     std::copy_n(new_kv.row(t), kHeadDim, kv.begin() + t * kHeadDim);
   }
-  Must(Commit(context, plan, 0, pools(), overlay.span(), accepted));
 
   std::map<int64_t, EntryResult> results;
   int64_t first = 0;
   for (const StepEntry& entry : entries) {
     if (!entry.active) continue;
     const int64_t n = entry.num_tokens;
-    results[entry.id] = {Part(kv, first, n, kHeadDim), Part(q, first, n, head_width),
-                         Part(heads, first, n, head_width), Part(attn_out, first, n, hidden),
-                         Part(x_out, first, n, 4 * hidden)};
+    EntryResult& result = results[entry.id];
+    result.start_pos = position(entry.id);
+    result.num_tokens = n;
+    result.history_begin = std::max<int64_t>(0, result.start_pos - (kWindowRows - 1));
+    for (int64_t p = result.history_begin; p < result.start_pos; ++p) {
+      const std::span<Bf16> row = RawRow(entry.id, p);
+      result.history.insert(result.history.end(), row.begin(), row.end());
+    }
+    result.x = Part(x, first, n, 4 * hidden);
+    result.cos = Part(cos, first, n, kRopePairs);
+    result.sin = Part(sin, first, n, kRopePairs);
+    result.x_mixed = Part(x_mixed, first, n, hidden);
+    result.post = Part(post, first, n, kHcStreams);
+    result.comb = Part(comb, first, n, kHcStreams * kHcStreams);
+    result.xn = Part(xn, first, n, hidden);
+    result.qr = Part(qr, first, n, config_.q_rank);
+    result.qr_scale = Part(qr_scale, first, n, 1);
+    result.kv = Part(kv, first, n, kHeadDim);
+    result.q = Part(q, first, n, head_width);
+    result.heads = Part(heads, first, n, head_width);
+    result.attn_out = Part(attn_out, first, n, hidden);
+    result.x_out = Part(x_out, first, n, 4 * hidden);
     first += n;
   }
+  Must(Commit(context, plan, 0, pools(), overlay.span(), accepted));
   return results;
 }
 

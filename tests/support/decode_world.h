@@ -36,13 +36,26 @@ struct StepEntry {
   bool active = true;
 };
 
-// One request's outputs of a step, dense.
+// What one request's part of a step was given and gave, dense. n tokens.
 struct EntryResult {
-  std::vector<Bf16> kv;        // [n, 512]
-  std::vector<Bf16> q;         // [n, H, 512]
-  std::vector<Bf16> heads;     // [n, H, 512]
-  std::vector<Bf16> attn_out;  // [n, D]
-  std::vector<float> x_out;    // [n, 4, D]
+  int64_t start_pos = 0;
+  int64_t num_tokens = 0;
+  int64_t history_begin = 0;    // the raw rows of positions [history_begin, start_pos) before
+  std::vector<Bf16> history;    // the step: what its windows may hold of the past
+  std::vector<float> x;         // [n, 4, D]
+  std::vector<float> cos;       // [n, 32]
+  std::vector<float> sin;       // [n, 32]
+  std::vector<Bf16> x_mixed;    // [n, D]
+  std::vector<float> post;      // [n, 4]
+  std::vector<float> comb;      // [n, 4, 4]
+  std::vector<Bf16> xn;         // [n, D]
+  std::vector<int8_t> qr;       // [n, q_rank]
+  std::vector<float> qr_scale;  // [n]
+  std::vector<Bf16> kv;         // [n, 512]
+  std::vector<Bf16> q;          // [n, H, 512]
+  std::vector<Bf16> heads;      // [n, H, 512]
+  std::vector<Bf16> attn_out;   // [n, D]
+  std::vector<float> x_out;     // [n, 4, D]
 };
 
 class DecodeWorld {
@@ -58,8 +71,8 @@ class DecodeWorld {
   void Remove(int64_t id);
   int64_t position(int64_t id) const;
 
-  // Plans, runs and commits one step. Edits of the inputs come first: `edit_x(id, position, row)`
-  // may change the [4*D] input of a token.
+  // Plans, runs and commits one step. `edit_x` may change a token's input [4*D] and `edit_rope` its
+  // rotation [32] before.
   using EditX = std::function<void(int64_t id, int64_t position, std::span<float> row)>;
   using EditRope =
       std::function<void(int64_t id, int64_t position, std::span<float> cos, std::span<float> sin)>;
@@ -100,6 +113,7 @@ const fixtures::LayerFixture& SharedFixture(const ModelConfig& config, Attention
 // True if both hold the same bits.
 bool SameBits(const std::vector<Bf16>& a, const std::vector<Bf16>& b);
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b);
+// Compares the outputs: kv, q, heads, attn_out, x_out.
 bool SameBits(const EntryResult& a, const EntryResult& b);
 
 }  // namespace millipede::testing

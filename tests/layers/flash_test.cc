@@ -1,0 +1,34 @@
+// One golden-checked step of each big preset.
+#include <gtest/gtest.h>
+
+#include "support/decode_world.h"
+#include "support/golden_check.h"
+
+namespace millipede {
+namespace {
+
+using reference::RuleProfile;
+using testing::DecodeWorld;
+using testing::ExpectGoldenStages;
+
+void CheckStep(const ModelConfig& config) {
+  const auto executor = MakeTbbExecutor(2).value();
+  Context context(*executor);
+  DecodeWorld world(config, AttentionKind::kSwa, 16);
+  world.Add(0, 5);
+  world.Add(1, 1048571);
+  const auto results =
+      world.Step(context, {{.id = 0, .num_tokens = 1}, {.id = 1, .num_tokens = 2}});
+  for (const auto& [id, result] : results) {
+    SCOPED_TRACE(id);
+    ExpectGoldenStages(config, AttentionKind::kSwa, world.fixture(), result,
+                       RuleProfile::kStandard);
+  }
+}
+
+TEST(BigPresetTest, FlashStepMatchesTheGolden) { CheckStep(ModelConfig::Flash()); }
+
+TEST(BigPresetTest, ProStepMatchesTheGolden) { CheckStep(ModelConfig::Pro()); }
+
+}  // namespace
+}  // namespace millipede

@@ -1,0 +1,19 @@
+// Judges every stage of a step by the golden, each fed the library's own values before it.
+#ifndef MILLIPEDE_TESTS_SUPPORT_GOLDEN_CHECK_H_
+#define MILLIPEDE_TESTS_SUPPORT_GOLDEN_CHECK_H_
+
+#include "reference/golden.h"
+#include "reference/judge.h"
+#include "support/decode_world.h"
+
+namespace millipede::testing {
+
+// Adds a test failure for each violated rule. `tokens` lists tokens of the result to judge; empty
+// means all.
+void ExpectGoldenStages(const ModelConfig& config, AttentionKind kind,
+                        const fixtures::LayerFixture& fixture, const EntryResult& result,
+                        reference::RuleProfile profile, std::vector<int64_t> tokens = {});
+
+}  // namespace millipede::testing
+
+#endif  // MILLIPEDE_TESTS_SUPPORT_GOLDEN_CHECK_H_
