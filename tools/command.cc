@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 
+#include "millipede/config.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/errors.h"
@@ -44,8 +45,9 @@ void AddStepOptions(CLI::App& app, StepWords& words) {
   app.add_option("--seed", words.seed,
                  "Seed of the formula that makes weights, inputs and histories (1 by default)");
   app.add_option("--threads", words.threads, "Threads, 1 to 1024 (by default: all)");
-  app.add_option("--max-context", words.max_context,
-                 "Ceiling on a request's tokens, 1 to 1048576 (the default)");
+  app.add_option(
+      "--max-context", words.max_context,
+      fmt::format("Ceiling on a request's tokens, 1 to {} (the default)", kMaxContextTokens));
 }
 
 void AddDecode(CLI::App& app, StepWords& words) {

@@ -9,7 +9,7 @@
 namespace millipede::tools {
 
 Result<int> ShowPlan(const StepArguments& arguments, const Streams& streams) {
-  constexpr int64_t kBytesPerToken = kWindowRows * 4;
+  constexpr int64_t kBytesPerToken = int64_t{kWindowRows} * 4;
   if (auto status = CheckMemory(arguments, arguments.num_tokens() * kBytesPerToken); !status) {
     return ErrorOf(status);
   }
