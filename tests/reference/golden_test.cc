@@ -192,10 +192,11 @@ TEST_F(GoldenTest, ProjectionsNormalizeAndTurn) {
     const Bf16* a = h < 8 ? &flat[h * 512] : kv_flat.data();
     const Bf16* b = h < 8 ? &turned[h * 512] : kv_turned.data();
     double squares = 0;
-    for (size_t d = 0; d < 512; ++d) squares += ToFloat(a[d]) * ToFloat(a[d]);
-    if (h < 8) {
-      EXPECT_NEAR(squares / 512, 1, 1e-2);
+    for (size_t d = 0; d < 512; ++d) {
+      const double value = ToFloat(a[d]) / (h < 8 ? 1.0F : layer_.kv_norm[d]);
+      squares += value * value;
     }
+    EXPECT_NEAR(squares / 512, 1, 1e-2);
     for (size_t d = 0; d < 448; ++d) ASSERT_EQ(a[d].bits, b[d].bits);
     for (size_t i = 0; i < 32; ++i) {
       const float even = ToFloat(a[448 + 2 * i]);
@@ -241,6 +242,32 @@ TEST_F(GoldenTest, ExtremeScoresAndSinks) {
   const AttendResult half = attend(0, 1, 128, static_cast<float>(std::log(128.0)));
   EXPECT_NEAR(ToFloat(half.heads[0]), 0.5, 2e-3);
   EXPECT_NEAR(half.log_sum_exp[7], std::log(128.0), 1e-6);
+}
+
+// The probabilities are rounded for the sum of rows, but not for the denominator.
+TEST_F(GoldenTest, ProbabilitiesAreRoundedForTheRowsAlone) {
+  layer_.attn_sink.assign(8, -kInf);
+  const Golden golden = Make();
+  const auto round = [](double value) {  // to 8 significant bits, half to even
+    int exponent = 0;
+    const double mantissa = std::frexp(value, &exponent);
+    return std::ldexp(std::nearbyint(mantissa * 256), exponent - 8);
+  };
+  std::vector<Bf16> zero(512);
+  std::vector<Bf16> one(512);
+  one[0] = Exact(-1);  // what q sees
+  one[1] = Exact(1);   // what comes out
+  const std::vector<const Bf16*> window = {zero.data(), one.data()};
+  int telling = 0;
+  for (int step = 1; step < 100; ++step) {
+    std::vector<Bf16> q(8 * 512);
+    q[0] = Exact(static_cast<float>(step) * 0.5F);
+    const double p = std::exp(-0.5 * step / std::sqrt(512.0));
+    const double expected = round(round(p) / (1 + p));
+    EXPECT_EQ(ToFloat(golden.Attend(q, window, no_turn_).heads[1]), expected) << step;
+    telling += expected != round(p / (1 + p)) && expected != round(round(p) / (1 + round(p)));
+  }
+  EXPECT_GT(telling, 5);
 }
 
 TEST_F(GoldenTest, AttendAgreesWithPlainSoftmaxAndUndoesTheRotation) {
