@@ -129,6 +129,7 @@ void BenchProduct(benchmark::State& state, ThreadTeam& team, int64_t num_inputs,
   }
   state.SetLabel(sampler.binding());
   state.counters["of_limit"] = sampler.fraction();
+  state.counters["of_limit_cpu"] = sampler.cpu_fraction();
   state.counters["median_us"] = sampler.seconds() * 1e6;
   state.counters["GOP/s"] = work.operations / sampler.seconds() * 1e-9;
   state.counters["peak_GOP/s"] = sampler.arithmetic_peak() * 1e-9;
