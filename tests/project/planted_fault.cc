@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "millipede/executor.h"
@@ -30,9 +31,12 @@ int64_t Race() {
 
 int64_t Overrun(size_t size) { return std::vector<int64_t>(size).data()[size]; }
 
-void Leak() {
-  auto* volatile lost = new int64_t[1000];
+int64_t Leak() {
+  static int64_t* volatile lost = nullptr;
+  lost = new int64_t[1000]{};
+  const int64_t value = lost[0];
   lost = nullptr;
+  return value;
 }
 
 int64_t Overflow(int64_t one) { return std::numeric_limits<int64_t>::max() + one; }
@@ -44,7 +48,7 @@ int main(int argc, char** argv) {
   int64_t value = 0;
   if (fault == "race") value = Race();
   if (fault == "overrun") value = Overrun(static_cast<size_t>(argc));
-  if (fault == "leak") Leak();
+  if (fault == "leak") value = Leak();
   if (fault == "overflow") value = Overflow(argc);
   std::printf("not reported: %s %lld\n", argv[argc - 1], static_cast<long long>(value));
   return 0;
