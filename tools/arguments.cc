@@ -7,7 +7,7 @@
 #include <limits>
 #include <thread>
 
-#include "millipede/pages.h"
+#include "tools/batch.h"
 #include "tools/errors.h"
 
 namespace millipede::tools {
@@ -16,9 +16,6 @@ namespace {
 constexpr uint64_t kDefaultSeed = 1;
 constexpr int kMaxThreads = 1024;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
-
-// Every request has a ring of its own, and two pages are nobody's.
-constexpr int64_t kMaxBatch = (kMaxPagesPerSpace - 2) / FormatOf(PoolKind::kRaw).ring_pages;
 
 template <typename T>
 Result<T> ParseNumber(const std::string& field, std::string_view word, T low, T high) {
@@ -57,7 +54,7 @@ Result<std::vector<int64_t>> ParseStartPositions(std::string_view words, int64_t
 // The batch's positions: a list is the batch, one number stands for every request.
 Status SetBatch(const StepWords& words, StepArguments& arguments) {
   if (words.batch) {
-    auto batch = ParseInteger("--batch", *words.batch, 1, kMaxBatch);
+    auto batch = ParseInteger("--batch", *words.batch, 1, kMaxBatchRequests);
     if (!batch) return ErrorOf(batch);
     arguments.batch = *batch;
   }

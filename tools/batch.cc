@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "fixtures/formula.h"
@@ -21,6 +22,10 @@ std::span<Bf16> RawRow(const PoolView& pool, int64_t page, int64_t slot) {
 }  // namespace
 
 Result<Batch> Batch::Create(std::span<const int64_t> start_pos) {
+  if (static_cast<int64_t>(start_pos.size()) > kMaxBatchRequests) {
+    return BadValue("requests", std::to_string(start_pos.size()),
+                    fmt::format("at most {}", kMaxBatchRequests));
+  }
   const auto num_requests = static_cast<int32_t>(start_pos.size());
   Batch batch;
   auto space = PageSpace::Create(num_requests * kRingPages + 2);

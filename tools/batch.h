@@ -23,11 +23,14 @@ inline constexpr int64_t kRawPageBytes = FormatOf(PoolKind::kRaw).page_bytes();
 inline constexpr int32_t kRingPages = FormatOf(PoolKind::kRaw).ring_pages;
 inline constexpr int32_t kRingRows = FormatOf(PoolKind::kRaw).ring_rows();
 
+// Requests of the largest batch: each has a ring of its own, and two pages are nobody's.
+inline constexpr int64_t kMaxBatchRequests = (kMaxPagesPerSpace - 2) / kRingPages;
+
 // One raw page space, and requests that each hold a ring of it. The first and the last page belong
 // to nobody of the batch.
 class Batch {
  public:
-  // One request per start position. kInvalidArgument, kOutOfPages.
+  // One request per start position, at most kMaxBatchRequests. kInvalidArgument, kOutOfPages.
   static Result<Batch> Create(std::span<const int64_t> start_pos);
 
   Batch(Batch&&) = default;
