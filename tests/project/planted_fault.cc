@@ -1,9 +1,11 @@
 // A program with one fault, named by its argument, that the sanitizer it is built with must report.
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
 #include <memory>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,10 +13,13 @@
 
 namespace {
 
-// Every item adds to one plain number.
+// Every item adds to one plain number, and lasts long enough for the other threads to join in.
 class RacyTask : public millipede::Task {
  public:
-  void Run(int64_t /*item*/, int /*thread*/) const override { ++sum_; }
+  void Run(int64_t /*item*/, int /*thread*/) const override {
+    ++sum_;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   int64_t sum() const { return sum_; }
 
  private:
@@ -25,7 +30,7 @@ int64_t Race() {
   const std::unique_ptr<millipede::Executor> executor =
       std::move(millipede::MakeThreadExecutor(2)).value();
   const RacyTask task;
-  executor->Run(100'000, task);
+  executor->Run(1000, task);
   return task.sum();
 }
 
