@@ -112,12 +112,40 @@ Status ProjectKv(Context& context, const ModelConfig& config, const MatrixBf16& 
                  TensorView<const float, 1> kv_norm, TensorView<const Bf16, 2> xn,
                  const RopeRows& rope, TensorView<Bf16, 2> kv, Scratch scratch);
 
+// A compressor's weights, packed. L lanes of kv and as many of score: 512 for HCA; 2 * 512 for
+// CSA's main compressor and 2 * 128 for its indexer's, front half and back half.
+struct CompressorWeights {
+  MatrixBf16 wkv;           // [L, D]
+  MatrixBf16 wgate;         // [L, D]
+  std::vector<float> ape;   // [ratio, L], added to the score of a token by its place in its block
+  std::vector<float> norm;  // [512], or [128] for the indexer's
+};
+
+// State rows of the plan's tokens: xn [T,D] -> state [T,2*L], a row [kv | score + ape].
+Status ProjectState(Context& context, const ModelConfig& config, const Plan& plan,
+                    const CompressorWeights& weights, TensorView<const Bf16, 2> xn,
+                    TensorView<float, 2> state, Scratch scratch);
+
+struct CompressInputs {
+  PoolView state;                        // this layer's state ring pool
+  TensorView<const float, 2> new_state;  // [T,2*L] of the step's tokens (the overlay)
+  TensorView<const float, 1> norm;       // [512]
+  RopeRows rope;                         // [E,32] at the rope_position of each event
+};
+
+// Pools each event's state rows, per lane weighted by the softmax of their scores; norm, RoPE,
+// bf16; writes the row to its place in `main`, the layer's main pool. HCA, and CSA's main
+// compressor.
+Status Compress(Context& context, const ModelConfig& config, const Plan& plan,
+                const CompressInputs& inputs, PoolView main);
+
 struct AttendInputs {
   TensorView<const Bf16, 3> q;       // [T,H,512]
   TensorView<const float, 1> sink;   // [H], -inf for none
   RopeRows rope;                     // [T,32]; not read if heads stay before inverse RoPE
   PoolView raw;                      // this layer's pool of the plan's raw space
   TensorView<const Bf16, 2> new_kv;  // [T,512] KV rows of the step's tokens (the overlay)
+  PoolView main;                     // HCA, CSA: this layer's main pool
 };
 
 struct AttendOutputs {
