@@ -49,9 +49,10 @@ Status CheckView(
   return {};
 }
 
-inline Status CheckRope(const RopeRows& rope, int64_t num_rows) {
-  MILLIPEDE_RETURN_IF_ERROR(CheckView("rope.cos", rope.cos, {num_rows, kRopePairs}));
-  return CheckView("rope.sin", rope.sin, {num_rows, kRopePairs});
+inline Status CheckRope(const char* name, const RopeRows& rope, int64_t num_rows) {
+  const std::string prefix = name;
+  MILLIPEDE_RETURN_IF_ERROR(CheckView((prefix + ".cos").c_str(), rope.cos, {num_rows, kRopePairs}));
+  return CheckView((prefix + ".sin").c_str(), rope.sin, {num_rows, kRopePairs});
 }
 
 // kBufferTooSmall unless `buffer` has `required_bytes` and starts at a multiple of 64.

@@ -1,6 +1,6 @@
 #include "millipede/layer.h"
 
-#include <cmath>
+#include <algorithm>
 #include <utility>
 
 #include "layers/checks.h"
@@ -13,7 +13,11 @@
 namespace millipede {
 
 int64_t StageScratchBytes(const ModelConfig& config, int64_t num_tokens, int num_threads) {
-  return LayOutWorkspace(config, num_tokens, num_threads).scratch_bytes;
+  int64_t most = 0;
+  for (const AttentionKind kind : {AttentionKind::kSwa, AttentionKind::kHca, AttentionKind::kCsa}) {
+    most = std::max(most, LayOutWorkspace(config, kind, num_tokens, num_threads).scratch_bytes);
+  }
+  return most;
 }
 
 struct Layer::State {
@@ -28,6 +32,7 @@ struct Layer::State {
   MatrixBf16 wkv;
   MatrixInt8 wq_b;
   OutputWeights output;
+  CompressorWeights compressor;  // HCA
 };
 
 namespace {
@@ -96,6 +101,23 @@ Status PlaceActivations(const ModelConfig& config, int64_t num_tokens, const Ste
                {num_tokens, hidden}, placed.attn_out);
 }
 
+// The main compressor of a kind with `ratio` tokens per row.
+Status PackCompressor(const ModelConfig& config, const LayerWeights& weights, int64_t ratio,
+                      CompressorWeights& to) {
+  const int64_t lanes = ratio == kCsaRatio ? 2 * kHeadDim : kHeadDim;
+  MILLIPEDE_RETURN_IF_ERROR(CheckView("cmp_wkv", weights.cmp_wkv, {lanes, config.hidden}));
+  MILLIPEDE_RETURN_IF_ERROR(CheckView("cmp_wgate", weights.cmp_wgate, {lanes, config.hidden}));
+  MILLIPEDE_RETURN_IF_ERROR(CheckView("cmp_ape", weights.cmp_ape, {ratio, lanes}));
+  MILLIPEDE_RETURN_IF_ERROR(CopyVector("cmp_norm", weights.cmp_norm, kHeadDim, to.norm));
+  MILLIPEDE_RETURN_IF_ERROR(Take("cmp_wkv", MatrixBf16::Pack(weights.cmp_wkv), to.wkv));
+  MILLIPEDE_RETURN_IF_ERROR(Take("cmp_wgate", MatrixBf16::Pack(weights.cmp_wgate), to.wgate));
+  to.ape.resize(static_cast<size_t>(ratio * lanes));
+  for (int64_t row = 0; row < ratio; ++row) {
+    std::copy_n(weights.cmp_ape.row(row), lanes, to.ape.begin() + row * lanes);
+  }
+  return {};
+}
+
 }  // namespace
 
 Layer::Layer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -108,8 +130,9 @@ AttentionKind Layer::kind() const { return state_->kind; }
 Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
                             const LayerWeights& weights) {
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
-  if (kind != AttentionKind::kSwa) {
-    return MakeError(ErrorCode::kInvalidArgument, "kind", "{}; allowed: swa", KindName(kind));
+  if (kind == AttentionKind::kCsa) {
+    return MakeError(ErrorCode::kInvalidArgument, "kind", "{}; allowed: swa or hca",
+                     KindName(kind));
   }
   auto state = std::make_unique<State>();
   state->config = config;
@@ -148,6 +171,9 @@ Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
     MILLIPEDE_RETURN_IF_ERROR(
         Take("wo_b", MatrixInt8::Pack(wo_b, weights.wo_b_scale), state->output.wo_b[group]));
   }
+  if (kind == AttentionKind::kHca) {
+    MILLIPEDE_RETURN_IF_ERROR(PackCompressor(config, weights, kHcaRatio, state->compressor));
+  }
   return Layer(std::move(state));
 }
 
@@ -166,6 +192,9 @@ int64_t Layer::weight_bytes() const {
   sum += bf16_bytes(state_->wq_a) + bf16_bytes(state_->wkv) + int8_bytes(state_->wq_b);
   for (const MatrixBf16& wo_a : state_->output.wo_a) sum += bf16_bytes(wo_a);
   for (const MatrixInt8& wo_b : state_->output.wo_b) sum += int8_bytes(wo_b);
+  const CompressorWeights& compressor = state_->compressor;
+  sum += bf16_bytes(compressor.wkv) + bf16_bytes(compressor.wgate) +
+         static_cast<int64_t>((compressor.ape.size() + compressor.norm.size()) * sizeof(float));
   return sum;
 }
 
@@ -184,10 +213,19 @@ Status Layer::Run(Context& context, const Plan& plan, int32_t layer_index, const
       CheckView("tensors.x", tensors.x, {num_tokens, kHcStreams, config.hidden}));
   MILLIPEDE_RETURN_IF_ERROR(
       CheckView("tensors.x_out", tensors.x_out, {num_tokens, kHcStreams, config.hidden}));
-  MILLIPEDE_RETURN_IF_ERROR(CheckRope(tensors.rope, num_tokens));
+  MILLIPEDE_RETURN_IF_ERROR(CheckRope("rope", tensors.rope, num_tokens));
   MILLIPEDE_RETURN_IF_ERROR(
       CheckPoolView(pools.raw, PoolKind::kRaw, plan_state.spaces.raw.num_pages, "pools.raw"));
-  const WorkspaceLayout layout = LayOutWorkspace(config, num_tokens, context.num_threads());
+  if (state_->kind == AttentionKind::kHca) {
+    MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(pools.main, PoolKind::kHcaMain,
+                                            plan_state.spaces.main.num_pages, "pools.main"));
+    MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(pools.state, PoolKind::kHcaState,
+                                            plan_state.spaces.state.num_pages, "pools.state"));
+    MILLIPEDE_RETURN_IF_ERROR(CheckRope("event_rope", tensors.event_rope,
+                                        static_cast<int64_t>(plan.work().events.size())));
+  }
+  const WorkspaceLayout layout =
+      LayOutWorkspace(config, state_->kind, num_tokens, context.num_threads());
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("workspace", workspace, layout.total_bytes));
   const OverlayLayout overlay_layout = LayOutOverlay(state_->kind, num_tokens);
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("overlay", overlay, overlay_layout.total_bytes));
@@ -211,12 +249,25 @@ Status Layer::Run(Context& context, const Plan& plan, int32_t layer_index, const
                                          tensors.rope, step.q, scratch));
   MILLIPEDE_RETURN_IF_ERROR(ProjectKv(context, config, state_->wkv, ViewOf(state_->kv_norm),
                                       step.xn, tensors.rope, new_kv, scratch));
+  if (state_->kind == AttentionKind::kHca) {
+    const TensorView<float, 2> new_state =
+        MakeView(PartOf<float>(overlay, overlay_layout.state), num_tokens, 2 * kHeadDim);
+    MILLIPEDE_RETURN_IF_ERROR(
+        ProjectState(context, config, plan, state_->compressor, step.xn, new_state, scratch));
+    MILLIPEDE_RETURN_IF_ERROR(Compress(context, config, plan,
+                                       {.state = pools.state,
+                                        .new_state = new_state,
+                                        .norm = ViewOf(state_->compressor.norm),
+                                        .rope = tensors.event_rope},
+                                       pools.main));
+  }
   MILLIPEDE_RETURN_IF_ERROR(Attend(context, config, plan,
                                    {.q = step.q,
                                     .sink = ViewOf(state_->sink),
                                     .rope = tensors.rope,
                                     .raw = pools.raw,
-                                    .new_kv = new_kv},
+                                    .new_kv = new_kv,
+                                    .main = pools.main},
                                    {.heads = step.heads, .log_sum_exp = {}}, scratch));
   MILLIPEDE_RETURN_IF_ERROR(
       ProjectOutput(context, config, state_->output, step.heads, step.attn_out, scratch));

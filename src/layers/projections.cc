@@ -99,7 +99,7 @@ Status ProjectQuery(Context& context, const ModelConfig& config, const MatrixInt
                                         num_heads * kHeadDim, config.q_rank));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("qr", qr, {num_tokens, config.q_rank}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("qr_scale", qr_scale, {num_tokens}));
-  MILLIPEDE_RETURN_IF_ERROR(CheckRope(rope, num_tokens));
+  MILLIPEDE_RETURN_IF_ERROR(CheckRope("rope", rope, num_tokens));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("q", q, {num_tokens, num_heads, kHeadDim}));
   const QueryScratch layout = LayOutQuery(context.num_threads());
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("scratch", scratch, layout.total_bytes));
@@ -146,7 +146,7 @@ Status ProjectKv(Context& context, const ModelConfig& config, const MatrixBf16& 
       CheckMatrix("wkv", wkv.num_outputs(), wkv.num_inputs(), kHeadDim, config.hidden));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("kv_norm", kv_norm, {kHeadDim}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("xn", xn, {num_tokens, config.hidden}));
-  MILLIPEDE_RETURN_IF_ERROR(CheckRope(rope, num_tokens));
+  MILLIPEDE_RETURN_IF_ERROR(CheckRope("rope", rope, num_tokens));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("kv", kv, {num_tokens, kHeadDim}));
   const ProductScratch layout = LayOutProduct(kHeadDim, num_tokens, context.num_threads());
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("scratch", scratch, layout.total_bytes));

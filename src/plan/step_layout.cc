@@ -4,6 +4,8 @@
 
 #include "base/checked.h"
 #include "geometry/tiles.h"
+#include "geometry/visibility.h"
+#include "millipede/pages.h"
 
 namespace millipede {
 namespace {
@@ -55,15 +57,30 @@ QueryScratch LayOutQuery(int num_threads) {
   return layout;
 }
 
-AttendScratch LayOutAttend(int num_threads) {
-  Arena arena;
+int64_t MaxPartials(const ModelConfig& config, AttentionKind kind) {
+  const int64_t rows = AttendedRows(kind, kMaxContextTokens - 1, config.index_topk);
+  return 1 + CeilDiv(rows, kRunTiles * kAttendRows);
+}
+
+AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int num_threads) {
+  constexpr int64_t kPartialBytes = (kHeadDim + 2) * kHeadBlock * kFloat;
+  Arena thread;
   AttendScratch layout;
-  layout.kv_rows = arena.Take((kAttendRows + kQueryBlock - 1) * kHeadDim * kFloat);
-  layout.q = arena.Take(kHeadDim * kHeadBlock * kFloat);
-  layout.scores = arena.Take(kAttendRows * kHeadBlock * kFloat);
-  layout.partial = arena.Take((kHeadDim + 2) * kHeadBlock * kFloat);
-  layout.per_thread_bytes = arena.end();
-  layout.total_bytes = num_threads * layout.per_thread_bytes;
+  layout.kv_rows = thread.Take((kAttendRows + kQueryBlock - 1) * kHeadDim * kFloat);
+  layout.q = thread.Take(kQueryBlock * kHeadDim * kHeadBlock * kFloat);
+  layout.scores = thread.Take(kAttendRows * kHeadBlock * kFloat);
+  layout.tile = thread.Take(kPartialBytes);
+  layout.run = thread.Take(kQueryBlock * kPartialBytes);
+  layout.total = thread.Take(kQueryBlock * kPartialBytes);
+  layout.per_thread_bytes = thread.end();
+  layout.max_partials = MaxPartials(config, kind);
+  Arena shared;
+  layout.per_thread = shared.Take(num_threads * layout.per_thread_bytes);
+  if (layout.max_partials > 1) {
+    layout.split_partials = shared.Take(kMinItemsPerThread * num_threads * layout.max_partials *
+                                        kQueryBlock * kPartialBytes);
+  }
+  layout.total_bytes = shared.end();
   return layout;
 }
 
@@ -84,15 +101,23 @@ OutputScratch LayOutOutput(const ModelConfig& config, int64_t num_tokens, int nu
   return layout;
 }
 
-OverlayLayout LayOutOverlay(AttentionKind /*kind*/, int64_t num_tokens) {
+OverlayLayout LayOutOverlay(AttentionKind kind, int64_t num_tokens) {
   Arena arena;
   OverlayLayout layout;
-  layout.kv = arena.Take(num_tokens * kHeadDim * kBf16);
+  layout.kv = arena.Take(num_tokens * FormatOf(PoolKind::kRaw).row_bytes);
+  if (kind == AttentionKind::kHca) {
+    layout.state = arena.Take(num_tokens * FormatOf(PoolKind::kHcaState).row_bytes);
+  }
+  if (kind == AttentionKind::kCsa) {
+    layout.state = arena.Take(num_tokens * FormatOf(PoolKind::kCsaState).row_bytes);
+    layout.inner_state = arena.Take(num_tokens * FormatOf(PoolKind::kCsaInnerState).row_bytes);
+  }
   layout.total_bytes = arena.end();
   return layout;
 }
 
-WorkspaceLayout LayOutWorkspace(const ModelConfig& config, int64_t num_tokens, int num_threads) {
+WorkspaceLayout LayOutWorkspace(const ModelConfig& config, AttentionKind kind, int64_t num_tokens,
+                                int num_threads) {
   const int64_t model_bytes = num_tokens * config.hidden * kBf16;
   const int64_t heads_bytes = num_tokens * config.num_heads * kHeadDim * kBf16;
   Arena arena;
@@ -111,7 +136,7 @@ WorkspaceLayout LayOutWorkspace(const ModelConfig& config, int64_t num_tokens, i
       LayOutProduct(config.q_rank, num_tokens, num_threads).total_bytes,
       LayOutProduct(kHeadDim, num_tokens, num_threads).total_bytes,
       LayOutQuery(num_threads).total_bytes,
-      LayOutAttend(num_threads).total_bytes,
+      LayOutAttend(config, kind, num_threads).total_bytes,
       LayOutOutput(config, num_tokens, num_threads).total_bytes,
   });
   layout.scratch = arena.Take(layout.scratch_bytes);

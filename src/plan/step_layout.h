@@ -25,7 +25,8 @@ struct WorkspaceLayout {
   int64_t total_bytes = 0;
 };
 
-WorkspaceLayout LayOutWorkspace(const ModelConfig& config, int64_t num_tokens, int num_threads);
+WorkspaceLayout LayOutWorkspace(const ModelConfig& config, AttentionKind kind, int64_t num_tokens,
+                                int num_threads);
 
 // The scratch layouts of the stages: shared parts [0, ...), then one part per thread.
 struct HcPreScratch {
@@ -34,8 +35,8 @@ struct HcPreScratch {
 };
 HcPreScratch LayOutHcPre(int64_t num_tokens);
 
-// ProjectLatent and ProjectKv: product [T,num_outputs] in float32, then the matrix kernel's scratch
-// per thread.
+// ProjectLatent, ProjectKv and (without a product of its own) ProjectState: product [T,num_outputs]
+// in float32, then the matrix kernel's scratch per thread.
 struct ProductScratch {
   int64_t product = 0;
   int64_t per_thread = 0;
@@ -52,16 +53,35 @@ struct QueryScratch {
 };
 QueryScratch LayOutQuery(int num_threads);
 
-// Attend, per thread.
+// Attend. Runs of 8 softmax tiles merge into one partial; the window is a partial of its own.
+inline constexpr int64_t kRunTiles = 8;
+
+// Most partials of one query: the window, and the runs of what else it attends to.
+int64_t MaxPartials(const ModelConfig& config, AttentionKind kind);
+
+// Steps with fewer items (query block times head block) than this per thread split their items by
+// partials, so that one long request fills all threads; the partials of at most this many items per
+// thread are then held until they merge.
+inline constexpr int64_t kMinItemsPerThread = 2;
+
 struct AttendScratch {
-  int64_t kv_rows = 0;  // f32 [kAttendRows + kQueryBlock - 1, 512]
-  int64_t q = 0;        // f32 [512, kHeadBlock]
+  // Within a thread's part.
+  int64_t kv_rows = 0;  // f32 panels of [kAttendRows + kQueryBlock - 1, 512]
+  int64_t q = 0;        // f32 [kQueryBlock, 512, kHeadBlock]
   int64_t scores = 0;   // f32 [kAttendRows, kHeadBlock]
-  int64_t partial = 0;  // f32 [512, kHeadBlock] and max, sum [kHeadBlock]
+  int64_t tile = 0;     // a partial
+  int64_t run = 0;      // [kQueryBlock] partials
+  int64_t total = 0;    // [kQueryBlock] partials
+  int64_t per_thread = 0;
   int64_t per_thread_bytes = 0;
+
+  // Shared: [kMinItemsPerThread * threads, max_partials, kQueryBlock] partials; none for kinds of
+  // one partial.
+  int64_t split_partials = 0;
+  int64_t max_partials = 0;
   int64_t total_bytes = 0;
 };
-AttendScratch LayOutAttend(int num_threads);
+AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int num_threads);
 
 // ProjectOutput: group latents, their codes and scales; per thread the matrix kernel's scratch, an
 // int32 and G float32 tiles [kTileRows, kOutputTile].
@@ -80,7 +100,9 @@ OutputScratch LayOutOutput(const ModelConfig& config, int64_t num_tokens, int nu
 
 // Byte offsets into a layer's overlay.
 struct OverlayLayout {
-  int64_t kv = 0;  // bf16 [T,512]
+  int64_t kv = 0;           // bf16 [T,512]
+  int64_t state = 0;        // f32 [T,1024] HCA, [T,2048] CSA
+  int64_t inner_state = 0;  // f32 [T,512] CSA
   int64_t total_bytes = 0;
 };
 OverlayLayout LayOutOverlay(AttentionKind kind, int64_t num_tokens);
