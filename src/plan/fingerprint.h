@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <type_traits>
 
 namespace millipede {
 
@@ -24,6 +26,19 @@ class Fingerprint {
     }
     if (i < values.size()) Add(static_cast<uint32_t>(values[i]));
   }
+
+  // Rows made of int32 members alone.
+  template <typename Row>
+  void AddRows(std::span<const Row> rows) {
+    static_assert(std::has_unique_object_representations_v<Row> && sizeof(Row) % 8 == 0);
+    Add(rows.size());
+    for (const Row& row : rows) {
+      uint64_t words[sizeof(Row) / 8];
+      std::memcpy(words, &row, sizeof(Row));
+      for (const uint64_t word : words) Add(word);
+    }
+  }
+
   uint64_t value() const { return hash_; }
 
  private:

@@ -58,6 +58,13 @@ TEST_F(Explain, JsonHasTheDocumentedKeys) {
                                          {"start_pos", 10},
                                          {"num_tokens", 3},
                                          {"window_rows", 36},
+                                         {"compressed_rows", 0},
+                                         {"events", 0},
+                                         {"shards_per_query", 0},
+                                         {"leaves_per_query", 0},
+                                         {"merges", 0},
+                                         {"main_pages", 0},
+                                         {"index_pages", 0},
                                          {"raw_pages", 1},
                                          {"raw_pages_read", 1},
                                          {"raw_pages_written", 1}}));
@@ -70,7 +77,7 @@ TEST_F(Explain, JsonHasTheDocumentedKeys) {
   EXPECT_EQ(requests[2].at("raw_pages"), 4);
   EXPECT_EQ(requests[2].at("raw_pages_read"), 4);
   EXPECT_EQ(requests[2].at("raw_pages_written"), 1);
-  EXPECT_EQ(json.size(), 16U);  // a key added is a key to document
+  EXPECT_EQ(json.size(), 20U);  // a key added is a key to document
 }
 
 TEST_F(Explain, TextHasALinePerRequestAndTotals) {

@@ -152,9 +152,9 @@ TEST_F(Lifecycle, AReleaseElsewhereIsRecheckedOnceAndPasses) {
   Plan plan = Make(1);
   space_.Own(12);
   space_.Free(12);
-  EXPECT_NE(plan.state()->raw_generation, space_.generation);
+  EXPECT_NE(plan.state()->lists[0].generation, space_.generation);
   RunLayer(plan, 0);
-  EXPECT_EQ(plan.state()->raw_generation, space_.generation);
+  EXPECT_EQ(plan.state()->lists[0].generation, space_.generation);
   EXPECT_TRUE(BeginCommit(*plan.state(), 0, std::vector<int64_t>{3, 0, 8}));
 }
 

@@ -37,8 +37,14 @@ void ExpectSameSizes(const Plan& a, const Plan& b) {
   EXPECT_EQ(wa.queries.capacity(), wb.queries.capacity());
   EXPECT_EQ(wa.window_sources.size(), wb.window_sources.size());
   EXPECT_EQ(wa.window_sources.capacity(), wb.window_sources.capacity());
+  EXPECT_EQ(a.state()->owners.size(), b.state()->owners.size());
+  EXPECT_EQ(a.state()->owners.capacity(), b.state()->owners.capacity());
   EXPECT_EQ(a.state()->lists.size(), b.state()->lists.size());
   EXPECT_EQ(a.state()->lists.capacity(), b.state()->lists.capacity());
+  for (size_t i = 0; i < a.state()->lists.size(); ++i) {
+    EXPECT_EQ(a.state()->lists[i].entries.size(), b.state()->lists[i].entries.size());
+    EXPECT_EQ(a.state()->lists[i].entries.capacity(), b.state()->lists[i].entries.capacity());
+  }
   EXPECT_EQ(a.state()->progress.layers.size(), b.state()->progress.layers.size());
   EXPECT_EQ(a.state()->progress.accepted.size(), b.state()->progress.accepted.size());
   EXPECT_EQ(a.state()->num_raw_pages, b.state()->num_raw_pages);
