@@ -18,12 +18,51 @@ void Expect(const char* stage, const Verdict& verdict) {
   EXPECT_TRUE(verdict.ok) << stage << ": " << verdict.text;
 }
 
+// State rows of all tokens and the compressed rows of all events.
+void ExpectGoldenRows(const Golden& golden, const EntryResult& result) {
+  const auto width = static_cast<int64_t>(result.state.size()) / result.num_tokens;
+  const auto hidden = static_cast<size_t>(golden.config().hidden);
+  for (int64_t token = 0; token < result.num_tokens; ++token) {
+    SCOPED_TRACE("token " + std::to_string(token));
+    const auto xn = std::span(result.xn).subspan(static_cast<size_t>(token) * hidden, hidden);
+    Expect("state", reference::JudgeState(std::span(result.state)
+                                              .subspan(static_cast<size_t>(token * width),
+                                                       static_cast<size_t>(width)),
+                                          golden.StateRow(xn, result.start_pos + token)));
+  }
+  const bool overlap = golden.kind() == AttentionKind::kCsa;
+  const int64_t ratio = overlap ? kCsaRatio : kHcaRatio;
+  for (size_t e = 0; e < result.event_rows.size(); ++e) {
+    const int64_t row = result.event_rows[e];
+    SCOPED_TRACE("compressed row " + std::to_string(row));
+    std::vector<const float*> rows;
+    for (int64_t p = (row - (overlap ? 1 : 0)) * ratio; p < (row + 1) * ratio; ++p) {
+      const float* state = nullptr;
+      if (p >= result.start_pos) {
+        state = result.state.data() + (p - result.start_pos) * width;
+      } else if (p >= 0) {
+        state = result.state_history.data() + (p - result.state_begin) * width;
+      }
+      rows.push_back(state);
+    }
+    RopeRow rope;
+    std::copy_n(result.event_cos.begin() + static_cast<int64_t>(e) * kRopePairs, kRopePairs,
+                rope.cos.begin());
+    std::copy_n(result.event_sin.begin() + static_cast<int64_t>(e) * kRopePairs, kRopePairs,
+                rope.sin.begin());
+    Expect("cmp_rows",
+           reference::JudgeRounded(std::span(result.cmp_rows).subspan(e * kHeadDim, kHeadDim),
+                                   golden.CompressRow(rows, rope)));
+  }
+}
+
 }  // namespace
 
-void ExpectGoldenStages(const ModelConfig& config, AttentionKind kind,
-                        const fixtures::LayerFixture& fixture, const EntryResult& result,
+void ExpectGoldenStages(DecodeWorld& world, const EntryResult& result,
                         reference::RuleProfile profile, std::vector<int64_t> tokens) {
-  const Golden golden(config, kind, fixture.views());
+  const ModelConfig& config = world.config();
+  const Golden golden(config, world.kind(), world.fixture().views());
+  if (world.kind() != AttentionKind::kSwa) ExpectGoldenRows(golden, result);
   if (tokens.empty()) {
     tokens.resize(static_cast<size_t>(result.num_tokens));
     std::iota(tokens.begin(), tokens.end(), 0);
@@ -65,7 +104,13 @@ void ExpectGoldenStages(const ModelConfig& config, AttentionKind kind,
                            : result.kv.data() + (p - result.start_pos) * kHeadDim);
     }
     const auto heads = part(result.heads, head_width);
-    Expect("heads", reference::JudgeHeads(heads, golden.Attend(q, window, rope).heads));
+    std::vector<const Bf16*> compressed;
+    if (world.kind() == AttentionKind::kHca) {
+      for (int64_t row = 0; row < (position + 1) / kHcaRatio; ++row) {
+        compressed.push_back(world.MainRow(result.id, row).data());
+      }
+    }
+    Expect("heads", reference::JudgeHeads(heads, golden.Attend(q, window, compressed, rope).heads));
     const auto attn_out = part(result.attn_out, hidden);
     Expect("attn_out", reference::JudgeAttnOut(attn_out, golden.ProjectOutput(heads), profile));
     Expect("x_out", reference::JudgeXOut(
