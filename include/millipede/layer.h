@@ -58,20 +58,29 @@ struct StepTensors {
   RopeRows rope;                 // [T,32]
   RopeRows event_rope;           // [E,32] HCA, CSA: at the rope_position of the plan's events
   TensorView<float, 3> x_out;    // [T,4,D]
+
+  // CSA: [T,index_topk] rows to attend to instead of the indexer's own choice, as AttendInputs
+  // says; a selection an earlier run returned gives that run's bits. Empty: the indexer chooses.
+  TensorView<const int32_t, 2> selection;
 };
 
 // Where a run leaves its intermediate values. A view that is set is used in place of workspace, so
 // what it holds afterwards is what the layer computed with.
 struct StepActivations {
-  TensorView<Bf16, 2> x_mixed;    // [T,D]
-  TensorView<float, 2> post;      // [T,4]
-  TensorView<float, 3> comb;      // [T,4,4]
-  TensorView<Bf16, 2> xn;         // [T,D]
-  TensorView<int8_t, 2> qr;       // [T,q_rank]
-  TensorView<float, 1> qr_scale;  // [T]
-  TensorView<Bf16, 3> q;          // [T,H,512]
-  TensorView<Bf16, 3> heads;      // [T,H,512], after inverse RoPE
-  TensorView<Bf16, 2> attn_out;   // [T,D]
+  TensorView<Bf16, 2> x_mixed;       // [T,D]
+  TensorView<float, 2> post;         // [T,4]
+  TensorView<float, 3> comb;         // [T,4,4]
+  TensorView<Bf16, 2> xn;            // [T,D]
+  TensorView<int8_t, 2> qr;          // [T,q_rank]
+  TensorView<float, 1> qr_scale;     // [T]
+  TensorView<Bf16, 3> q;             // [T,H,512]
+  TensorView<int8_t, 3> idx_q;       // [T,Hi,128] CSA, as are those up to topk_score
+  TensorView<float, 2> idx_q_scale;  // [T,Hi]
+  TensorView<float, 2> idx_weights;  // [T,Hi]
+  TensorView<int32_t, 2> topk_idx;   // [T,index_topk]; not set by a run with a given selection
+  TensorView<float, 2> topk_score;   // [T,index_topk]
+  TensorView<Bf16, 3> heads;         // [T,H,512], after inverse RoPE
+  TensorView<Bf16, 2> attn_out;      // [T,D]
 };
 
 class Layer {

@@ -4,28 +4,12 @@
 
 #include <cstdint>
 
-#include "base/checked.h"
-#include "millipede/config.h"
+#include "geometry/tiles.h"
 #include "millipede/pages.h"
 
 namespace millipede {
 
-// --- Packed queries ------------------------------------------------------------------------------
-// One query in one buffer: int16 codes [head panel][64 pairs][16 heads][2], then float scales
-// [heads] and weights [heads], so that vectors run along the heads. Heads are padded with zeros to
-// whole panels of 16. With 64 heads a query takes 16,896 bytes.
-inline constexpr int64_t kIndexPanelHeads = 16;
-
-constexpr int64_t PaddedIndexHeads(int64_t num_heads) {
-  return RoundUp(num_heads, kIndexPanelHeads);
-}
-
-// A multiple of kBufferAlignment.
-constexpr int64_t PackedIndexQueryBytes(int64_t num_heads) {
-  return PaddedIndexHeads(num_heads) *
-         static_cast<int64_t>(kIndexDim * sizeof(int16_t) + 2 * sizeof(float));
-}
-
+// Packs one query as geometry/tiles.h lays it out, so that vectors run along the heads.
 struct IndexPackQueryArgs {
   const int8_t* codes = nullptr;   // [num_heads, 128]
   const float* scales = nullptr;   // [num_heads]

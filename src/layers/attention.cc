@@ -8,6 +8,7 @@
 #include "kernels/attend_merge.h"
 #include "kernels/attend_tile.h"
 #include "layers/checks.h"
+#include "layers/pack_selection.h"
 #include "layers/plan_checks.h"
 #include "layers/pool_rows.h"
 #include "millipede/stages.h"
@@ -51,6 +52,7 @@ class Attender {
         layout_(layout),
         scratch_(scratch),
         num_tokens_(plan.num_tokens()),
+        index_topk_(plan.state()->config.index_topk),
         num_heads_(inputs.q.shape[1]),
         num_head_blocks_(CeilDiv(num_heads_, kHeadBlock)) {}
 
@@ -172,9 +174,16 @@ class Attender {
 
   // Tiles behind the window that query `t` attends to.
   int64_t NumTiles(int64_t t) const {
-    if (kind_ != AttentionKind::kHca) return 0;
     const auto i = static_cast<size_t>(t);
-    return work_.shard_offsets[i + 1] - work_.shard_offsets[i];
+    switch (kind_) {
+      case AttentionKind::kSwa:
+        return 0;
+      case AttentionKind::kHca:
+        return work_.shard_offsets[i + 1] - work_.shard_offsets[i];
+      case AttentionKind::kCsa:
+        return CeilDiv(NumSelected(Query(t), index_topk_), kAttendRows);
+    }
+    return 0;
   }
 
   const HcaShard& Shard(int64_t t, int64_t tile) const {
@@ -249,12 +258,33 @@ class Attender {
     }
   }
 
-  // Run `r` of the tiles of each token that has any of it. Tokens of a request see the same shards,
-  // but for rows that an event of the step added: a shard is widened once, for the token that sees
-  // most of it.
+  // Run `r` of the tiles of each token that has any of it.
   void Tiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
-    const AttendPartial tile_partial =
-        AttendPartialAt(reinterpret_cast<float*>(it.own + layout_.tile));
+    if (kind_ == AttentionKind::kHca) {
+      ShardTiles(it, run, r, out);
+    } else {
+      SelectedTiles(it, run, r, out);
+    }
+  }
+
+  // Tile `tile` of run `r` over widened rows [0, num_rows), merged into what the run has so far.
+  void AddTile(const Item& it, int64_t t, int64_t tile, int64_t r, int64_t num_rows,
+               const Partials& out) const {
+    const AttendPartial& into = out[static_cast<size_t>(t - it.query_begin)];
+    if (tile == r * kRunTiles) {
+      Tile(it, t, 0, num_rows, into);
+    } else {
+      const AttendPartial partial =
+          AttendPartialAt(reinterpret_cast<float*>(it.own + layout_.tile));
+      Tile(it, t, 0, num_rows, partial);
+      AttendMerge({.from = partial, .into = into});
+    }
+    if (RequestCounts* counts = CountsFor(it, t)) counts->compressed_rows += num_rows;
+  }
+
+  // Tokens of a request see the same shards, but for rows that an event of the step added: a shard
+  // is widened once, for the token that sees most of it.
+  void ShardTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
     for (int64_t tile = r * kRunTiles; tile < (r + 1) * kRunTiles; ++tile) {
       int32_t widened_first = -1;
       int32_t widened_rows = 0;
@@ -262,31 +292,46 @@ class Attender {
         if (tile >= NumTiles(t)) continue;
         const HcaShard& shard = Shard(t, tile);
         if (shard.first_row != widened_first || shard.num_rows > widened_rows) {
-          WidenShard(it, shard);
+          const int32_t* pages = work_.main_pages.data() + shard.first_page;
+          WidenTile(it, shard.num_rows, [&](int64_t i) {
+            return MainRow(PoolKind::kHcaMain,
+                           int64_t{pages[i / kPageRows]} * kPageRows + i % kPageRows);
+          });
           widened_first = shard.first_row;
           widened_rows = shard.num_rows;
         }
-        const AttendPartial& into = out[static_cast<size_t>(t - it.query_begin)];
-        const bool first = tile == r * kRunTiles;
-        Tile(it, t, 0, shard.num_rows, first ? into : tile_partial);
-        if (!first) AttendMerge({.from = tile_partial, .into = into});
-        if (RequestCounts* counts = CountsFor(it, t)) {
-          counts->shards += 1;
-          counts->compressed_rows += shard.num_rows;
-        }
+        AddTile(it, t, tile, r, shard.num_rows, out);
+        if (RequestCounts* counts = CountsFor(it, t)) counts->shards += 1;
       }
     }
   }
 
-  void WidenShard(const Item& it, const HcaShard& shard) const {
-    std::array<const Bf16*, kAttendRows> rows{};
-    for (int32_t i = 0; i < shard.num_rows; ++i) {
-      const int64_t page = work_.main_pages[static_cast<size_t>(shard.first_page + i / kPageRows)];
-      rows[static_cast<size_t>(i)] =
-          PoolRow<const Bf16>(inputs_.main, PoolKind::kHcaMain, page * kPageRows + i % kPageRows);
+  // The selected rows of each token, best first: no two tokens need have any in common.
+  void SelectedTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
+    const auto* selected_rows = PartOf<int32_t>(scratch_, layout_.selected_rows);
+    for (int64_t t = run.begin; t < run.end; ++t) {
+      const int64_t num_selected = NumSelected(Query(t), index_topk_);
+      const int64_t end_tile = std::min((r + 1) * kRunTiles, NumTiles(t));
+      for (int64_t tile = r * kRunTiles; tile < end_tile; ++tile) {
+        const int64_t begin = tile * kAttendRows;
+        const int64_t num_rows = std::min(kAttendRows, num_selected - begin);
+        const int32_t* rows = selected_rows + t * index_topk_ + begin;
+        WidenTile(it, num_rows, [&](int64_t i) { return MainRow(PoolKind::kCsaMain, rows[i]); });
+        AddTile(it, t, tile, r, num_rows, out);
+      }
     }
+  }
+
+  const Bf16* MainRow(PoolKind kind, int64_t row) const {
+    return PoolRow<const Bf16>(inputs_.main, kind, row);
+  }
+
+  template <typename RowOf>
+  void WidenTile(const Item& it, int64_t num_rows, const RowOf& row_of) const {
+    std::array<const Bf16*, kAttendRows> rows{};
+    for (int64_t i = 0; i < num_rows; ++i) rows[static_cast<size_t>(i)] = row_of(i);
     AttendWiden({.rows = rows.data(),
-                 .num_rows = shard.num_rows,
+                 .num_rows = num_rows,
                  .kv = KvRows(it),
                  .panel_rows = kMaxRunRows,
                  .first_row = 0});
@@ -315,6 +360,7 @@ class Attender {
   const AttendScratch& layout_;
   Scratch scratch_;
   int64_t num_tokens_;
+  int64_t index_topk_;
   int64_t num_heads_;
   int64_t num_head_blocks_;
 };
@@ -336,9 +382,15 @@ Status CheckAttend(const ModelConfig& config, const Plan& plan, const AttendInpu
   }
   MILLIPEDE_RETURN_IF_ERROR(
       CheckPoolView(inputs.raw, PoolKind::kRaw, spaces.raw.num_pages, "inputs.raw"));
-  if (plan.kind() == AttentionKind::kHca) {
-    MILLIPEDE_RETURN_IF_ERROR(
-        CheckPoolView(inputs.main, PoolKind::kHcaMain, spaces.main.num_pages, "inputs.main"));
+  if (plan.kind() != AttentionKind::kSwa) {
+    const bool csa = plan.kind() == AttentionKind::kCsa;
+    MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(inputs.main,
+                                            csa ? PoolKind::kCsaMain : PoolKind::kHcaMain,
+                                            spaces.main.num_pages, "inputs.main"));
+    if (csa) {
+      MILLIPEDE_RETURN_IF_ERROR(
+          CheckView("selection", inputs.selection, {num_tokens, config.index_topk}));
+    }
   }
   return RecheckPages(*plan.state());
 }
@@ -348,10 +400,20 @@ Status CheckAttend(const ModelConfig& config, const Plan& plan, const AttendInpu
 Status Attend(Context& context, const ModelConfig& config, const Plan& plan,
               const AttendInputs& inputs, const AttendOutputs& outputs, Scratch scratch) {
   MILLIPEDE_RETURN_IF_ERROR(CheckAttend(config, plan, inputs, outputs));
-  const AttendScratch layout = LayOutAttend(config, plan.kind(), context.num_threads());
+  const AttendScratch layout =
+      LayOutAttend(config, plan.kind(), plan.num_tokens(), context.num_threads());
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("scratch", scratch, layout.total_bytes));
 
   ReserveRequestCounts(context, static_cast<int64_t>(plan.work().requests.size()));
+  if (plan.kind() == AttentionKind::kCsa) {
+    MILLIPEDE_RETURN_IF_ERROR(PackSelection(
+        context, plan, config.index_topk,
+        {.selection = inputs.selection,
+         .selected_rows = PartOf<int32_t>(scratch, layout.selected_rows),
+         .seen_rows = PartOf<std::byte>(scratch, layout.per_thread + layout.seen_rows),
+         .seen_stride_bytes = layout.per_thread_bytes,
+         .seen_bytes = CeilDiv(kMaxContextTokens / kCsaRatio, 8)}));
+  }
   const Attender attender(context, plan, inputs, outputs, layout, scratch);
   const int64_t num_items = attender.num_items();
   const int64_t num_parts = 1 + attender.MaxRuns();

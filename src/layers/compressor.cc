@@ -4,6 +4,7 @@
 #include <array>
 
 #include "geometry/visibility.h"
+#include "kernels/index_rows.h"
 #include "kernels/matmul_bf16.h"
 #include "kernels/norm_heads.h"
 #include "layers/checks.h"
@@ -96,54 +97,82 @@ Status ProjectState(Context& context, const ModelConfig& config, const Plan& pla
   return {};
 }
 
+namespace {
+
+// What Compress and CompressIndex read: the ring and overlay rows of one compressor.
+struct StateRows {
+  PoolKind pool_kind;
+  PoolView pool;
+  TensorView<const float, 2> new_rows;  // [T, 2*L]
+  const int32_t* sources;               // [E, num_sources]
+  int64_t num_sources;
+  int64_t width;  // lanes of a pooled row
+  bool overlap;   // L is 2 * width: the front half of the block before, the back half of its own
+};
+
+// Pools the state rows of event `event` into out [width].
+void PoolEvent(const StateRows& rows, int64_t event, float* out) {
+  std::array<const float*, kMaxPooledRows> kv{};
+  std::array<const float*, kMaxPooledRows> score{};
+  const int64_t lanes = rows.overlap ? 2 * rows.width : rows.width;
+  const int32_t* sources = rows.sources + event * rows.num_sources;
+  int64_t num_rows = 0;
+  for (int64_t i = 0; i < rows.num_sources; ++i) {
+    if (sources[i] == -1) continue;  // the block before the first counts nothing
+    const float* row = sources[i] >= 0 ? PoolRow<const float>(rows.pool, rows.pool_kind, sources[i])
+                                       : rows.new_rows.row(-2 - sources[i]);
+    const int64_t half = rows.overlap && i >= rows.num_sources / 2 ? rows.width : 0;
+    kv[static_cast<size_t>(num_rows)] = row + half;
+    score[static_cast<size_t>(num_rows)] = row + lanes + half;
+    ++num_rows;
+  }
+  PoolRows({.kv = kv.data(),
+            .score = score.data(),
+            .num_rows = num_rows,
+            .num_lanes = rows.width,
+            .out = out});
+}
+
+// The checks of both; `width` is that of the pooled row.
+Status CheckCompress(const ModelConfig& config, const Plan& plan, const CompressInputs& inputs,
+                     const StateRows& rows, int32_t space_pages) {
+  const auto num_events = static_cast<int64_t>(plan.work().events.size());
+  MILLIPEDE_RETURN_IF_ERROR(CheckPlanConfig(*plan.state(), config));
+  MILLIPEDE_RETURN_IF_ERROR(CheckView("new_state", inputs.new_state,
+                                      {plan.num_tokens(), (rows.overlap ? 4 : 2) * rows.width}));
+  MILLIPEDE_RETURN_IF_ERROR(CheckView("norm", inputs.norm, {rows.width}));
+  MILLIPEDE_RETURN_IF_ERROR(CheckRope("rope", inputs.rope, num_events));
+  return CheckPoolView(inputs.state, rows.pool_kind, space_pages, "inputs.state");
+}
+
+}  // namespace
+
 Status Compress(Context& context, const ModelConfig& config, const Plan& plan,
                 const CompressInputs& inputs, PoolView main) {
-  const Plan::State& state = *plan.state();
-  const AttentionKind kind = plan.kind();
-  const bool overlap = kind == AttentionKind::kCsa;
-  const PackedWork& work = plan.work();
-  const auto num_events = static_cast<int64_t>(work.events.size());
-  const int64_t lanes = overlap ? 2 * kHeadDim : kHeadDim;
-  const PoolKind state_kind = overlap ? PoolKind::kCsaState : PoolKind::kHcaState;
-  const PoolKind main_kind = overlap ? PoolKind::kCsaMain : PoolKind::kHcaMain;
-  if (kind == AttentionKind::kSwa) {
+  if (plan.kind() == AttentionKind::kSwa) {
     return MakeError(ErrorCode::kPlanMismatch, "plan", "kind swa; allowed: hca or csa");
   }
-  MILLIPEDE_RETURN_IF_ERROR(CheckPlanConfig(state, config));
-  MILLIPEDE_RETURN_IF_ERROR(
-      CheckView("new_state", inputs.new_state, {plan.num_tokens(), 2 * lanes}));
-  MILLIPEDE_RETURN_IF_ERROR(CheckView("norm", inputs.norm, {kHeadDim}));
-  MILLIPEDE_RETURN_IF_ERROR(CheckRope("rope", inputs.rope, num_events));
-  MILLIPEDE_RETURN_IF_ERROR(
-      CheckPoolView(inputs.state, state_kind, state.spaces.state.num_pages, "inputs.state"));
-  MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(main, main_kind, state.spaces.main.num_pages, "main"));
+  const bool csa = plan.kind() == AttentionKind::kCsa;
+  const PackedWork& work = plan.work();
+  const KindSpaces& spaces = plan.state()->spaces;
+  const StateRows rows = {.pool_kind = csa ? PoolKind::kCsaState : PoolKind::kHcaState,
+                          .pool = inputs.state,
+                          .new_rows = inputs.new_state,
+                          .sources = work.event_sources.data(),
+                          .num_sources = csa ? 2 * kCsaRatio : kHcaRatio,
+                          .width = kHeadDim,
+                          .overlap = csa};
+  const PoolKind main_kind = csa ? PoolKind::kCsaMain : PoolKind::kHcaMain;
+  MILLIPEDE_RETURN_IF_ERROR(CheckCompress(config, plan, inputs, rows, spaces.state.num_pages));
+  MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(main, main_kind, spaces.main.num_pages, "main"));
   MILLIPEDE_RETURN_IF_ERROR(RecheckPages(*plan.state()));
 
-  const int64_t num_sources = overlap ? 2 * kCsaRatio : kHcaRatio;
   ReserveRequestCounts(context, static_cast<int64_t>(work.requests.size()));
+  const auto num_events = static_cast<int64_t>(work.events.size());
   ParallelFor(context, "compress", num_events, [&](int64_t item, int thread) {
     const CompressEvent& event = work.events[static_cast<size_t>(item)];
-    const int32_t* sources = work.event_sources.data() + item * num_sources;
-    std::array<const float*, kMaxPooledRows> kv{};
-    std::array<const float*, kMaxPooledRows> score{};
-    int64_t num_rows = 0;
-    for (int64_t i = 0; i < num_sources; ++i) {
-      if (sources[i] == -1) continue;  // a block before the first counts nothing
-      const float* row = sources[i] >= 0
-                             ? PoolRow<const float>(inputs.state, state_kind, sources[i])
-                             : inputs.new_state.row(-2 - sources[i]);
-      // CSA pools the front half of the block before, then the back half of its own.
-      const int64_t half = overlap && i >= kCsaRatio ? kHeadDim : 0;
-      kv[static_cast<size_t>(num_rows)] = row + half;
-      score[static_cast<size_t>(num_rows)] = row + lanes + half;
-      ++num_rows;
-    }
     alignas(kBufferAlignment) std::array<float, kHeadDim> pooled;
-    PoolRows({.kv = kv.data(),
-              .score = score.data(),
-              .num_rows = num_rows,
-              .num_lanes = kHeadDim,
-              .out = pooled.data()});
+    PoolEvent(rows, item, pooled.data());
     KvNormRope({.x = pooled.data(),
                 .weight = inputs.norm.data,
                 .cos = inputs.rope.cos.row(item),
@@ -151,6 +180,46 @@ Status Compress(Context& context, const ModelConfig& config, const Plan& plan,
                 .out = PoolRow<Bf16>(main, main_kind, event.main_write_row),
                 .eps = config.rms_eps});
     CountsOf(context, thread, event.request).events += 1;
+  });
+  return {};
+}
+
+Status CompressIndex(Context& context, const ModelConfig& config, const Plan& plan,
+                     const CompressInputs& inputs, PoolView index_rows, PoolView index_scales) {
+  if (plan.kind() != AttentionKind::kCsa) {
+    return MakeError(ErrorCode::kPlanMismatch, "plan", "kind {}; allowed: csa",
+                     KindName(plan.kind()));
+  }
+  const PackedWork& work = plan.work();
+  const KindSpaces& spaces = plan.state()->spaces;
+  const StateRows rows = {.pool_kind = PoolKind::kCsaInnerState,
+                          .pool = inputs.state,
+                          .new_rows = inputs.new_state,
+                          .sources = work.inner_event_sources.data(),
+                          .num_sources = 2 * kCsaRatio,
+                          .width = kIndexDim,
+                          .overlap = true};
+  MILLIPEDE_RETURN_IF_ERROR(
+      CheckCompress(config, plan, inputs, rows, spaces.inner_state.num_pages));
+  MILLIPEDE_RETURN_IF_ERROR(
+      CheckPoolView(index_rows, PoolKind::kCsaIndexRows, spaces.index.num_pages, "index_rows"));
+  MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(index_scales, PoolKind::kCsaIndexScales,
+                                          spaces.index.num_pages, "index_scales"));
+  MILLIPEDE_RETURN_IF_ERROR(RecheckPages(*plan.state()));
+
+  const auto num_events = static_cast<int64_t>(work.events.size());
+  ParallelFor(context, "compress index", num_events, [&](int64_t item, int) {
+    const CompressEvent& event = work.events[static_cast<size_t>(item)];
+    alignas(kBufferAlignment) std::array<float, kIndexDim> pooled;
+    PoolEvent(rows, item, pooled.data());
+    IndexKeyRow(
+        {.pooled = pooled.data(),
+         .weight = inputs.norm.data,
+         .cos = inputs.rope.cos.row(item),
+         .sin = inputs.rope.sin.row(item),
+         .codes = PoolRow<int8_t>(index_rows, PoolKind::kCsaIndexRows, event.index_write_row),
+         .scale = PoolRow<float>(index_scales, PoolKind::kCsaIndexScales, event.index_write_row),
+         .eps = config.rms_eps});
   });
   return {};
 }

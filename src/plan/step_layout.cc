@@ -62,7 +62,8 @@ int64_t MaxPartials(const ModelConfig& config, AttentionKind kind) {
   return 1 + CeilDiv(rows, kRunTiles * kAttendRows);
 }
 
-AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int num_threads) {
+AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int64_t num_tokens,
+                           int num_threads) {
   constexpr int64_t kPartialBytes = (kHeadDim + 2) * kHeadBlock * kFloat;
   Arena thread;
   AttendScratch layout;
@@ -72,14 +73,42 @@ AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int nu
   layout.tile = thread.Take(kPartialBytes);
   layout.run = thread.Take(kQueryBlock * kPartialBytes);
   layout.total = thread.Take(kQueryBlock * kPartialBytes);
+  const bool selects = kind == AttentionKind::kCsa;
+  if (selects) layout.seen_rows = thread.Take(CeilDiv(kMaxContextTokens / kCsaRatio, 8));
   layout.per_thread_bytes = thread.end();
   layout.max_partials = MaxPartials(config, kind);
   Arena shared;
   layout.per_thread = shared.Take(num_threads * layout.per_thread_bytes);
+  if (selects) layout.selected_rows = shared.Take(num_tokens * config.index_topk * kFloat);
   if (layout.max_partials > 1) {
     layout.split_partials = shared.Take(kMinItemsPerThread * num_threads * layout.max_partials *
                                         kQueryBlock * kPartialBytes);
   }
+  layout.total_bytes = shared.end();
+  return layout;
+}
+
+SelectScratch LayOutSelect(const ModelConfig& config, int64_t k, int num_threads) {
+  constexpr int64_t kWord = sizeof(uint64_t);
+  SelectScratch layout;
+  layout.max_leaves = NumLeaves(kMaxContextTokens / kCsaRatio);
+  layout.packed_query_bytes = PackedIndexQueryBytes(config.num_index_heads);
+  Arena thread;
+  layout.scores = thread.Take(kQueryBlock * kLeafCandidates * kFloat);
+  layout.per_thread_bytes = thread.end();
+
+  const int64_t query_bytes =
+      layout.packed_query_bytes + layout.max_leaves * (k * kWord + kFloat) + kWord;
+  // A little is left for the rounding of each part.
+  const int64_t room = kMaxSelectBytesPerThread - layout.per_thread_bytes - 8 * kBufferAlignment;
+  layout.chunk_queries =
+      num_threads * std::clamp<int64_t>(room / query_bytes, 1, kMaxSelectQueriesPerThread);
+  Arena shared;
+  layout.packed_queries = shared.Take(layout.chunk_queries * layout.packed_query_bytes);
+  layout.slots = shared.Take(layout.chunk_queries * layout.max_leaves * k * kWord);
+  layout.slot_counts = shared.Take(layout.chunk_queries * layout.max_leaves * kFloat);
+  layout.floors = shared.Take(layout.chunk_queries * kWord);
+  layout.per_thread = shared.Take(num_threads * layout.per_thread_bytes);
   layout.total_bytes = shared.end();
   return layout;
 }
@@ -129,6 +158,14 @@ WorkspaceLayout LayOutWorkspace(const ModelConfig& config, AttentionKind kind, i
   layout.qr = arena.Take(num_tokens * config.q_rank);
   layout.qr_scale = arena.Take(num_tokens * kFloat);
   layout.q = arena.Take(heads_bytes);
+  if (kind == AttentionKind::kCsa) {
+    const int64_t index_heads = num_tokens * config.num_index_heads;
+    layout.idx_q = arena.Take(index_heads * kIndexDim);
+    layout.idx_q_scale = arena.Take(index_heads * kFloat);
+    layout.idx_weights = arena.Take(index_heads * kFloat);
+    layout.topk_idx = arena.Take(num_tokens * config.index_topk * kFloat);
+    layout.topk_score = arena.Take(num_tokens * config.index_topk * kFloat);
+  }
   layout.heads = arena.Take(heads_bytes);
   layout.attn_out = arena.Take(model_bytes);
   layout.scratch_bytes = std::max({
@@ -136,9 +173,14 @@ WorkspaceLayout LayOutWorkspace(const ModelConfig& config, AttentionKind kind, i
       LayOutProduct(config.q_rank, num_tokens, num_threads).total_bytes,
       LayOutProduct(kHeadDim, num_tokens, num_threads).total_bytes,
       LayOutQuery(num_threads).total_bytes,
-      LayOutAttend(config, kind, num_threads).total_bytes,
+      LayOutAttend(config, kind, num_tokens, num_threads).total_bytes,
       LayOutOutput(config, num_tokens, num_threads).total_bytes,
   });
+  if (kind == AttentionKind::kCsa) {
+    layout.scratch_bytes = std::max(
+        {layout.scratch_bytes, LayOutSelect(config, config.index_topk, num_threads).total_bytes,
+         LayOutProduct(config.num_index_heads, num_tokens, num_threads).total_bytes});
+  }
   layout.scratch = arena.Take(layout.scratch_bytes);
   layout.total_bytes = arena.end();
   return layout;

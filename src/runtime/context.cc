@@ -30,6 +30,9 @@ WorkCounters Context::counters() const {
     sum.raw_rows_written += one.raw_rows_written;
     sum.raw_pages_touched += one.raw_pages_touched;
     sum.shards += one.shards;
+    sum.leaves += one.leaves;
+    sum.candidates += one.candidates;
+    sum.merges += one.merges;
     sum.compressed_rows += one.compressed_rows;
     sum.events += one.events;
     sum.state_rows_written += one.state_rows_written;
@@ -47,6 +50,9 @@ WorkCounters Context::counters(int64_t request) const {
     sum.window_rows += counts.window_rows;
     sum.raw_rows_written += counts.raw_rows_written;
     sum.shards += counts.shards;
+    sum.leaves += counts.leaves;
+    sum.candidates += counts.candidates;
+    sum.merges += counts.merges;
     sum.compressed_rows += counts.compressed_rows;
     sum.events += counts.events;
     sum.state_rows_written += counts.state_rows_written;

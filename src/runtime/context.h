@@ -16,6 +16,9 @@ struct RequestCounts {
   int64_t window_rows = 0;
   int64_t raw_rows_written = 0;
   int64_t shards = 0;
+  int64_t leaves = 0;
+  int64_t candidates = 0;
+  int64_t merges = 0;
   int64_t compressed_rows = 0;
   int64_t events = 0;
   int64_t state_rows_written = 0;
