@@ -32,6 +32,17 @@ TensorView<const float, 2> OverlayState(const Plan& plan, std::span<const std::b
                   FormatOf(kind).row_bytes / static_cast<int64_t>(sizeof(float)));
 }
 
+TensorView<const float, 2> OverlayInnerState(const Plan& plan, std::span<const std::byte> overlay) {
+  const OverlayLayout layout = LayOutOverlay(plan.kind(), plan.num_tokens());
+  if (plan.kind() != AttentionKind::kCsa ||
+      static_cast<int64_t>(overlay.size()) < layout.total_bytes) {
+    return {};
+  }
+  return MakeView(reinterpret_cast<const float*>(overlay.data() + layout.inner_state),
+                  plan.num_tokens(),
+                  FormatOf(PoolKind::kCsaInnerState).row_bytes / int64_t{sizeof(float)});
+}
+
 namespace {
 
 // One ring of a kind: where its rows lie, and where each token's new row is and goes.
@@ -68,9 +79,16 @@ Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, in
   Plan::State& plan_state = *plan.state();
   MILLIPEDE_RETURN_IF_ERROR(
       CheckPoolView(pools.raw, PoolKind::kRaw, plan_state.spaces.raw.num_pages, "pools.raw"));
-  if (plan.kind() == AttentionKind::kHca) {
-    MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(pools.state, PoolKind::kHcaState,
-                                            plan_state.spaces.state.num_pages, "pools.state"));
+  const bool csa = plan.kind() == AttentionKind::kCsa;
+  const PoolKind state_kind = csa ? PoolKind::kCsaState : PoolKind::kHcaState;
+  if (plan.kind() != AttentionKind::kSwa) {
+    MILLIPEDE_RETURN_IF_ERROR(
+        CheckPoolView(pools.state, state_kind, plan_state.spaces.state.num_pages, "pools.state"));
+  }
+  if (csa) {
+    MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(pools.inner_state, PoolKind::kCsaInnerState,
+                                            plan_state.spaces.inner_state.num_pages,
+                                            "pools.inner_state"));
   }
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("overlay", overlay, plan.overlay_bytes()));
   MILLIPEDE_RETURN_IF_ERROR(BeginCommit(plan_state, layer_index, accepted));
@@ -79,9 +97,14 @@ Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, in
   std::vector<RingWrites> rings;
   rings.push_back({PoolKind::kRaw, pools.raw, &QueryToken::raw_write_row,
                    reinterpret_cast<const std::byte*>(OverlayKv(plan, overlay).data)});
-  if (plan.kind() == AttentionKind::kHca) {
-    rings.push_back({PoolKind::kHcaState, pools.state, &QueryToken::state_write_row,
+  if (plan.kind() != AttentionKind::kSwa) {
+    rings.push_back({state_kind, pools.state, &QueryToken::state_write_row,
                      reinterpret_cast<const std::byte*>(OverlayState(plan, overlay).data)});
+  }
+  if (csa) {
+    rings.push_back({PoolKind::kCsaInnerState, pools.inner_state,
+                     &QueryToken::inner_state_write_row,
+                     reinterpret_cast<const std::byte*>(OverlayInnerState(plan, overlay).data)});
   }
   const auto num_requests = static_cast<int64_t>(work.requests.size());
   ReserveRequestCounts(context, num_requests);

@@ -1,7 +1,7 @@
 #include "support/decode_world.h"
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <tuple>
 
@@ -61,6 +61,9 @@ DecodeWorld::DecodeWorld(const ModelConfig& config, AttentionKind kind, int32_t 
       layer_(Must(Layer::Create(config, kind, fixture_.views()))) {
   std::vector<PoolKind> kinds = {PoolKind::kRaw};
   if (kind != AttentionKind::kSwa) kinds.insert(kinds.end(), {main_kind(), state_kind()});
+  if (kind == AttentionKind::kCsa) {
+    kinds.insert(kinds.end(), {PoolKind::kCsaIndexRows, PoolKind::kCsaInnerState});
+  }
   for (const PoolKind pool : kinds) {
     const bool ring = FormatOf(pool).ring_pages > 0;
     const int32_t pool_pages = ring ? num_pages : kRaggedPages;
@@ -69,11 +72,24 @@ DecodeWorld::DecodeWorld(const ModelConfig& config, AttentionKind kind, int32_t 
     if (page_shift > 0) Must(space.Acquire(skipped));
     pools_.emplace(pool, Must(LayerPool::Create(pool, pool_pages)));
     if (ring) std::ranges::fill(Bytes(pool), std::byte{0xFF});
+    if (pool == PoolKind::kCsaIndexRows) {
+      pools_.emplace(PoolKind::kCsaIndexScales,
+                     Must(LayerPool::Create(PoolKind::kCsaIndexScales, pool_pages)));
+    }
   }
   request_spaces_.raw = &spaces_.at(PoolKind::kRaw);
   if (kind == AttentionKind::kHca) {
     request_spaces_.hca_main = &spaces_.at(PoolKind::kHcaMain);
     request_spaces_.hca_state = &spaces_.at(PoolKind::kHcaState);
+  }
+  if (kind == AttentionKind::kCsa) {
+    request_spaces_.csa_main = &spaces_.at(PoolKind::kCsaMain);
+    request_spaces_.csa_index = &spaces_.at(PoolKind::kCsaIndexRows);
+    request_spaces_.csa_state = &spaces_.at(PoolKind::kCsaState);
+    request_spaces_.csa_inner_state = &spaces_.at(PoolKind::kCsaInnerState);
+    // Index pages lie elsewhere than main pages of the same rows.
+    std::vector<PageEntry> skipped(3);
+    Must(request_spaces_.csa_index->Acquire(skipped));
   }
 }
 
@@ -88,6 +104,14 @@ void DecodeWorld::Add(int64_t id, int64_t start_pos) {
   const RequestPages pages = requests_.at(id).pages(kind_);
   for (int64_t row = 0; row < pages.main.valid.end; ++row) data.CmpRow(row, MainRow(id, row));
   for (int64_t p = pages.state.valid.begin; p < start_pos; ++p) data.StateRow(p, StateRow(id, p));
+  if (kind_ != AttentionKind::kCsa) return;
+  for (int64_t row = 0; row < pages.index.valid.end; ++row) {
+    data.IdxRow(row, IndexRow(id, row));
+    IndexScale(id, row) = data.IdxScale(row);
+  }
+  for (int64_t p = pages.inner_state.valid.begin; p < start_pos; ++p) {
+    data.InnerStateRow(p, InnerStateRow(id, p));
+  }
 }
 
 void DecodeWorld::Remove(int64_t id) { requests_.erase(id); }
@@ -105,6 +129,10 @@ void DecodeWorld::PoisonNewPages(int64_t id, size_t num_old_pages) {
   for (size_t i = num_old_pages; i < num_pages; ++i) {
     const std::span<Bf16> first = MainRow(id, static_cast<int64_t>(i) * kPageRows);
     std::fill_n(first.data(), kPageRows * kHeadDim, Bf16{0xFFFF});
+    if (kind_ != AttentionKind::kCsa) continue;
+    const int64_t row = static_cast<int64_t>(i) * kPageRows;
+    std::fill_n(IndexRow(id, row).data(), kPageRows * kIndexDim, int8_t{-128});
+    std::fill_n(&IndexScale(id, row), kPageRows, std::numeric_limits<float>::quiet_NaN());
   }
 }
 
@@ -133,6 +161,22 @@ std::span<Bf16> DecodeWorld::MainRow(int64_t id, int64_t row) {
   return {reinterpret_cast<Bf16*>(RowAt(main_kind(), list, row)), kHeadDim};
 }
 
+std::span<float> DecodeWorld::InnerStateRow(int64_t id, int64_t position) {
+  const PageListView list = requests_.at(id).pages(kind_).inner_state;
+  return {reinterpret_cast<float*>(RowAt(PoolKind::kCsaInnerState, list, position)),
+          size_t{4} * kIndexDim};
+}
+
+std::span<int8_t> DecodeWorld::IndexRow(int64_t id, int64_t row) {
+  const PageListView list = requests_.at(id).pages(kind_).index;
+  return {reinterpret_cast<int8_t*>(RowAt(PoolKind::kCsaIndexRows, list, row)), kIndexDim};
+}
+
+float& DecodeWorld::IndexScale(int64_t id, int64_t row) {
+  const PageListView list = requests_.at(id).pages(kind_).index;
+  return *reinterpret_cast<float*>(RowAt(PoolKind::kCsaIndexScales, list, row));
+}
+
 std::span<std::byte> DecodeWorld::Bytes(PoolKind kind) {
   const PoolView view = pools_.at(kind).view();
   return {view.base, static_cast<size_t>(view.page_stride_bytes * view.num_pages)};
@@ -144,6 +188,11 @@ LayerPools DecodeWorld::pools() const {
   if (kind_ != AttentionKind::kSwa) {
     pools.main = pools_.at(main_kind()).view();
     pools.state = pools_.at(state_kind()).view();
+  }
+  if (kind_ == AttentionKind::kCsa) {
+    pools.index_rows = pools_.at(PoolKind::kCsaIndexRows).view();
+    pools.index_scales = pools_.at(PoolKind::kCsaIndexScales).view();
+    pools.inner_state = pools_.at(PoolKind::kCsaInnerState).view();
   }
   return pools;
 }
@@ -222,6 +271,18 @@ std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
   tensors.event_rope = {MakeView<const float>(event_cos.data(), num_events, kRopePairs),
                         MakeView<const float>(event_sin.data(), num_events, kRopePairs)};
   tensors.x_out = MakeView(x_out.data(), num_tokens, kHcStreams, hidden);
+  const int64_t index_heads = config_.num_index_heads;
+  const int64_t topk = config_.index_topk;
+  std::vector<int8_t> idx_q(elements(index_heads * kIndexDim));
+  std::vector<float> idx_q_scale(elements(index_heads));
+  std::vector<float> idx_weights(elements(index_heads));
+  std::vector<int32_t> topk_idx(elements(topk));
+  std::vector<float> topk_score(elements(topk));
+  if (!selections.empty()) {
+    topk_idx.clear();
+    for (const StepEntry& entry : entries) Append(topk_idx, selections.at(entry.id));
+    tensors.selection = MakeView<const int32_t>(topk_idx.data(), num_tokens, topk);
+  }
   const StepActivations activations = {
       .x_mixed = MakeView(x_mixed.data(), num_tokens, hidden),
       .post = MakeView(post.data(), num_tokens, kHcStreams),
@@ -230,6 +291,11 @@ std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
       .qr = MakeView(qr.data(), num_tokens, config_.q_rank),
       .qr_scale = MakeView(qr_scale.data(), num_tokens),
       .q = MakeView(q.data(), num_tokens, config_.num_heads, kHeadDim),
+      .idx_q = MakeView(idx_q.data(), num_tokens, index_heads, kIndexDim),
+      .idx_q_scale = MakeView(idx_q_scale.data(), num_tokens, index_heads),
+      .idx_weights = MakeView(idx_weights.data(), num_tokens, index_heads),
+      .topk_idx = MakeView(topk_idx.data(), num_tokens, topk),
+      .topk_score = MakeView(topk_score.data(), num_tokens, topk),
       .heads = MakeView(heads.data(), num_tokens, config_.num_heads, kHeadDim),
       .attn_out = MakeView(attn_out.data(), num_tokens, hidden)};
   Must(layer_.Run(context, plan, 0, pools(), tensors, workspace.span(), overlay.span(),
@@ -270,7 +336,24 @@ std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
         Append(result.event_sin, Part(event_sin, index, 1, kRopePairs));
         const std::span<Bf16> row = MainRow(entry.id, events[e].row);
         result.cmp_rows.insert(result.cmp_rows.end(), row.begin(), row.end());
+        if (kind_ != AttentionKind::kCsa) continue;
+        const std::span<int8_t> key = IndexRow(entry.id, events[e].row);
+        result.idx_rows.insert(result.idx_rows.end(), key.begin(), key.end());
+        result.idx_scales.push_back(IndexScale(entry.id, events[e].row));
       }
+    }
+    if (kind_ == AttentionKind::kCsa) {
+      for (int64_t p = result.state_begin; p < result.start_pos; ++p) {
+        const std::span<float> row = InnerStateRow(entry.id, p);
+        result.inner_history.insert(result.inner_history.end(), row.begin(), row.end());
+      }
+      const TensorView<const float, 2> inner = OverlayInnerState(plan, overlay.span());
+      result.inner_state.assign(inner.row(first), inner.row(first + n));
+      result.idx_q = Part(idx_q, first, n, index_heads * kIndexDim);
+      result.idx_q_scale = Part(idx_q_scale, first, n, index_heads);
+      result.idx_weights = Part(idx_weights, first, n, index_heads);
+      result.topk_idx = Part(topk_idx, first, n, topk);
+      result.topk_score = Part(topk_score, first, n, topk);
     }
     result.x = Part(x, first, n, 4 * hidden);
     result.cos = Part(cos, first, n, kRopePairs);
@@ -300,6 +383,11 @@ EntryResult DecodeWorld::Decode(Context& context, int64_t id, int64_t total, int
     Append(joined.kv, part.kv);
     Append(joined.state, part.state);
     Append(joined.cmp_rows, part.cmp_rows);
+    Append(joined.inner_state, part.inner_state);
+    Append(joined.idx_rows, part.idx_rows);
+    Append(joined.idx_scales, part.idx_scales);
+    Append(joined.topk_idx, part.topk_idx);
+    Append(joined.topk_score, part.topk_score);
     Append(joined.q, part.q);
     Append(joined.heads, part.heads);
     Append(joined.attn_out, part.attn_out);
@@ -308,16 +396,10 @@ EntryResult DecodeWorld::Decode(Context& context, int64_t id, int64_t total, int
   return joined;
 }
 
-bool SameBits(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(Bf16)) == 0;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 bool SameBits(const EntryResult& a, const EntryResult& b) {
   return SameBits(a.kv, b.kv) && SameBits(a.state, b.state) && SameBits(a.cmp_rows, b.cmp_rows) &&
+         SameBits(a.inner_state, b.inner_state) && SameBits(a.idx_rows, b.idx_rows) &&
+         SameBits(a.idx_scales, b.idx_scales) && SameBits(a.topk_idx, b.topk_idx) &&
          SameBits(a.q, b.q) && SameBits(a.heads, b.heads) && SameBits(a.attn_out, b.attn_out) &&
          SameBits(a.x_out, b.x_out);
 }

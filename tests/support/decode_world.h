@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,6 +68,17 @@ struct EntryResult {
   std::vector<float> event_sin;      // [events, 32]
   std::vector<Bf16> cmp_rows;        // [events, 512]
 
+  // CSA.
+  std::vector<float> inner_history;  // [start_pos - state_begin, 512]
+  std::vector<float> inner_state;    // [n, 512]
+  std::vector<int8_t> idx_rows;      // [events, 128]
+  std::vector<float> idx_scales;     // [events]
+  std::vector<int8_t> idx_q;         // [n, Hi, 128]
+  std::vector<float> idx_q_scale;    // [n, Hi]
+  std::vector<float> idx_weights;    // [n, Hi]
+  std::vector<int32_t> topk_idx;     // [n, index_topk]
+  std::vector<float> topk_score;     // [n, index_topk]
+
   std::vector<Bf16> q;         // [n, H, 512]
   std::vector<Bf16> heads;     // [n, H, 512]
   std::vector<Bf16> attn_out;  // [n, D]
@@ -100,6 +112,9 @@ class DecodeWorld {
   std::span<Bf16> RawRow(int64_t id, int64_t position);
   std::span<float> StateRow(int64_t id, int64_t position);
   std::span<Bf16> MainRow(int64_t id, int64_t row);
+  std::span<float> InnerStateRow(int64_t id, int64_t position);
+  std::span<int8_t> IndexRow(int64_t id, int64_t row);
+  float& IndexScale(int64_t id, int64_t row);
   std::span<std::byte> raw_bytes() { return Bytes(PoolKind::kRaw); }
   std::span<std::byte> Bytes(PoolKind kind);  // a whole pool of the kind
   // Takes the pages that a step of `num_tokens` writes; Step does so itself.
@@ -113,6 +128,9 @@ class DecodeWorld {
   const fixtures::LayerFixture& fixture() const { return fixture_; }
   uint64_t seed() const { return fixture_.seed; }
 
+  // CSA: given selections [n, index_topk] by request, in place of the indexer's.
+  std::map<int64_t, std::vector<int32_t>> selections;
+
   EditX edit_x;
   EditRope edit_rope;
 
@@ -123,7 +141,7 @@ class DecodeWorld {
   PoolKind main_kind() const {
     return kind_ == AttentionKind::kCsa ? PoolKind::kCsaMain : PoolKind::kHcaMain;
   }
-  void PoisonNewPages(int64_t id, size_t num_old_pages);
+  void PoisonNewPages(int64_t id, size_t num_old_pages);  // of the ragged lists
   std::byte* RowAt(PoolKind kind, const PageListView& list, int64_t row) const;
 
   ModelConfig config_;
@@ -146,9 +164,12 @@ inline std::string KindTestName(const ::testing::TestParamInfo<AttentionKind>& i
 }
 
 // True if both hold the same bits.
-bool SameBits(const std::vector<Bf16>& a, const std::vector<Bf16>& b);
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b);
-// Compares the outputs: kv, state, cmp_rows, q, heads, attn_out, x_out.
+template <typename T>
+bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+// Compares the outputs: rows of the caches, q, selections, heads, attn_out, x_out.
 bool SameBits(const EntryResult& a, const EntryResult& b);
 
 }  // namespace millipede::testing
