@@ -30,7 +30,7 @@ struct NamedActivation {
 
 struct Activations {
   // Filled with what no stage makes: NaN, and code -128.
-  Activations(const ModelConfig& config, int64_t num_tokens);
+  Activations(const ModelConfig& model, int64_t tokens);
 
   // Of this object's vectors, which stay where they are when it is moved.
   StepActivations views();

@@ -38,16 +38,15 @@ Result<AttentionKind> ParseAttention(const std::string& word) {
   return BadValue("--attention", word, "swa (hca and csa are not built yet)");
 }
 
-Result<std::vector<int64_t>> ParseStartPositions(const std::string& words, int64_t ceiling) {
+Result<std::vector<int64_t>> ParseStartPositions(std::string_view words, int64_t ceiling) {
   std::vector<int64_t> positions;
-  const bool is_list = words.find(',') != std::string::npos;
+  const bool is_list = words.find(',') != std::string_view::npos;
   size_t begin = 0;
   while (begin <= words.size()) {
     const size_t end = std::min(words.find(',', begin), words.size());
     const std::string field =
-        is_list ? fmt::format("--start-pos[{}]", positions.size()) : std::string("--start-pos");
-    auto position =
-        ParseInteger(field, std::string_view(words).substr(begin, end - begin), 0, ceiling - 1);
+        is_list ? fmt::format("--start-pos[{}]", positions.size()) : "--start-pos";
+    auto position = ParseInteger(field, words.substr(begin, end - begin), 0, ceiling - 1);
     if (!position) return ErrorOf(position);
     positions.push_back(*position);
     begin = end + 1;

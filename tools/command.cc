@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 
+#include "millipede/config.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/errors.h"
@@ -33,19 +34,27 @@ void PrintError(const Streams& streams, const std::string& command, std::string 
 }
 
 void AddStepOptions(CLI::App& app, StepWords& words) {
-  app.add_option("--attention", words.attention, "Attention kind: swa (the default)");
+  app.add_option("--attention", words.attention, "Attention kind: swa (the default)")
+      ->type_name("KIND");
   app.add_option("--start-pos", words.start_pos,
                  "Position of the first new token, which is the length of the history: one number\n"
-                 "for every request, or a comma list with one per request. 0 to the ceiling - 1");
-  app.add_option("--seq", words.seq, "New tokens of each request (1 by default)");
+                 "for every request, or a comma list with one per request. 0 to the ceiling - 1")
+      ->type_name("P[,P...]");
+  app.add_option("--seq", words.seq, "New tokens of each request (1 by default)")->type_name("N");
   app.add_option("--batch", words.batch,
-                 "Requests, where --start-pos is one number (by default: as many as positions)");
-  app.add_option("--preset", words.preset, "Shapes: flash (the default), pro or tiny");
+                 "Requests, where --start-pos is one number (by default: as many as positions)")
+      ->type_name("N");
+  app.add_option("--preset", words.preset, "Shapes: flash (the default), pro or tiny")
+      ->type_name("NAME");
   app.add_option("--seed", words.seed,
-                 "Seed of the formula that makes weights, inputs and histories (1 by default)");
-  app.add_option("--threads", words.threads, "Threads, 1 to 1024 (by default: all)");
-  app.add_option("--max-context", words.max_context,
-                 "Ceiling on a request's tokens, 1 to 1048576 (the default)");
+                 "Seed of the formula that makes weights, inputs and histories (1 by default)")
+      ->type_name("N");
+  app.add_option("--threads", words.threads, "Threads, 1 to 1024 (by default: all)")
+      ->type_name("N");
+  app.add_option(
+         "--max-context", words.max_context,
+         fmt::format("Ceiling on a request's tokens, 1 to {} (the default)", kMaxContextTokens))
+      ->type_name("N");
 }
 
 void AddDecode(CLI::App& app, StepWords& words) {
@@ -57,8 +66,9 @@ void AddDecode(CLI::App& app, StepWords& words) {
                "Run the output half alone (output projection and hyper-connection) on heads made\n"
                "by formula, --batch times --seq tokens; refuses --start-pos");
   app.add_option("--json", words.json,
-                 "Write all that is printed to this file as JSON; - for\n"
-                 "standard output, which then holds nothing else");
+                 "Write all that is printed to this file as JSON; - is standard output, which\n"
+                 "then holds nothing else")
+      ->type_name("FILE");
   app.footer(std::string("Makes one layer's weights and the requests' histories by formula, then "
                          "plans, runs and\ncommits one step.\n\n") +
              kExitCodes);
@@ -67,8 +77,9 @@ void AddDecode(CLI::App& app, StepWords& words) {
 void AddPlan(CLI::App& app, StepWords& words) {
   AddStepOptions(app, words);
   app.add_option("--json", words.json,
-                 "Write the plan to this file as JSON; - for standard\n"
-                 "output, which then holds nothing else");
+                 "Write the plan to this file as JSON; - is standard output, which then holds\n"
+                 "nothing else")
+      ->type_name("FILE");
   app.footer(std::string("Prints the work that decode would do with the same arguments. Makes no "
                          "weights and runs\nnothing.\n\n") +
              kExitCodes);
@@ -76,14 +87,18 @@ void AddPlan(CLI::App& app, StepWords& words) {
 
 void AddVerify(CLI::App& app, CommandLine& line) {
   app.add_option("PATH", line.paths,
-                 "Vector files, or folders whose *.safetensors files are all taken");
+                 "Vector files, or folders whose *.safetensors files are all taken")
+      ->type_name("");
   app.add_option("--dump", line.dump,
                  "Write the library's own values to this folder, in files and tensors of the same\n"
-                 "names");
-  app.add_option("--threads", line.step.threads, "Threads, 1 to 1024 (by default: all)");
+                 "names")
+      ->type_name("DIR");
+  app.add_option("--threads", line.step.threads, "Threads, 1 to 1024 (by default: all)")
+      ->type_name("N");
   app.add_option("--json", line.step.json,
-                 "Write all that is printed to this file as JSON; - for\n"
-                 "standard output, which then holds nothing else");
+                 "Write all that is printed to this file as JSON; - is standard output, which\n"
+                 "then holds nothing else")
+      ->type_name("FILE");
   app.footer(std::string("Decodes what each file describes and compares every tensor in it. Fails "
                          "on a violated rule,\nan unknown, missing or unchecked tensor, and when "
                          "nothing was checked.\n\n") +
@@ -138,7 +153,8 @@ int Run(const std::vector<std::string>& words, const Streams& streams) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error, streams.out, streams.err);
     for (const CLI::App* command : app.get_subcommands()) name += " " + command->get_name();
-    PrintError(streams, name, error.what());
+    PrintError(streams, name,
+               fmt::format("{}; allowed: what '{} --help' lists", error.what(), name));
     return kExitUsage;
   }
 

@@ -7,6 +7,7 @@
 #include "tools/batch.h"
 #include "tools/buffers.h"
 #include "tools/errors.h"
+#include "tools/executor.h"
 #include "tools/stopwatch.h"
 
 namespace millipede::tools {
@@ -25,7 +26,7 @@ class Execution {
     if (auto status = MakeLayer(); !status) return ErrorOf(status);
     if (auto status = MakeData(); !status) return ErrorOf(status);
     if (auto status = MakePlan(); !status) return ErrorOf(status);
-    auto executor = MakeTbbExecutor(arguments_.threads);
+    auto executor = MakeExecutor(arguments_.threads);
     if (!executor) return ErrorOf(executor);
     Context context(**executor);
     if (auto status = RunAndCommit(context); !status) return ErrorOf(status);

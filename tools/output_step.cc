@@ -7,6 +7,7 @@
 #include "tools/buffers.h"
 #include "tools/decode_step.h"
 #include "tools/errors.h"
+#include "tools/executor.h"
 #include "tools/output_weights.h"
 #include "tools/stopwatch.h"
 
@@ -28,7 +29,7 @@ void MakeHeads(const ModelConfig& config, uint64_t seed, const StepInputs& input
 Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& progress) {
   const ModelConfig& config = arguments.config;
   const int64_t num_tokens = arguments.num_tokens();
-  auto executor = MakeTbbExecutor(arguments.threads);
+  auto executor = MakeExecutor(arguments.threads);
   if (!executor) return ErrorOf(executor);
   Context context(**executor);
   DecodeReport report;

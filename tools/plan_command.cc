@@ -9,10 +9,12 @@
 namespace millipede::tools {
 
 Result<int> ShowPlan(const StepArguments& arguments, const Streams& streams) {
-  constexpr int64_t kBytesPerToken = kWindowRows * 4;
-  if (auto status = CheckMemory(arguments, arguments.num_tokens() * kBytesPerToken); !status) {
-    return ErrorOf(status);
-  }
+  // What a plan, and the requests it is made for, take at least.
+  constexpr int64_t kBytesPerToken = int64_t{kWindowRows} * 4;
+  constexpr int64_t kBytesPerRequest = 512;
+  auto enough = CheckMemory(
+      arguments, arguments.num_tokens() * kBytesPerToken + arguments.batch * kBytesPerRequest);
+  if (!enough) return ErrorOf(enough);
   auto json = JsonOutput::Open(arguments.json);
   if (!json) return ErrorOf(json);
   auto batch = Batch::Create(arguments.start_pos);

@@ -12,8 +12,8 @@ void RuleTable::Add(std::string_view tensor, std::string_view rule, int64_t num_
   RuleRow& row = RowOf(tensor, rule);
   row.num_judged += 1;
   row.num_values += num_values;
-  // A NaN is the worst there is, and stays.
-  if (!(verdict.worst <= row.worst)) row.worst = verdict.worst;
+  row.num_out += verdict.num_out;
+  row.worst = std::max(row.worst, verdict.worst);
   if (verdict.ok) return;
   row.num_violations += 1;
   if (row.violations.size() < kMaxViolations) row.violations.push_back({where, verdict.text});
@@ -24,7 +24,8 @@ void RuleTable::Merge(const RuleTable& other) {
     RuleRow& row = RowOf(theirs.tensor, theirs.rule);
     row.num_judged += theirs.num_judged;
     row.num_values += theirs.num_values;
-    if (!(theirs.worst <= row.worst)) row.worst = theirs.worst;
+    row.num_out += theirs.num_out;
+    row.worst = std::max(row.worst, theirs.worst);
     row.num_violations += theirs.num_violations;
     for (const Violation& violation : theirs.violations) {
       if (row.violations.size() < kMaxViolations) row.violations.push_back(violation);
@@ -62,13 +63,13 @@ RuleRow& RuleTable::RowOf(std::string_view tensor, std::string_view rule) {
 std::string RuleTable::Text(std::string_view indent) const {
   std::string text;
   const auto out = std::back_inserter(text);
-  fmt::format_to(out, "{}{:<14} {:<36} {:>8} {:>10} {:>9}  verdict\n", indent, "tensor", "rule",
-                 "judged", "values", "worst");
+  fmt::format_to(out, "{}{:<14} {:<36} {:>8} {:>10} {:>6} {:>9}  verdict\n", indent, "tensor",
+                 "rule", "judged", "values", "out", "worst");
   for (const RuleRow& row : rows_) {
     const std::string verdict =
         row.num_violations == 0 ? "ok" : fmt::format("VIOLATED ({})", row.num_violations);
-    fmt::format_to(out, "{}{:<14} {:<36} {:>8} {:>10} {:>9.3g}  {}\n", indent, row.tensor, row.rule,
-                   row.num_judged, row.num_values, row.worst, verdict);
+    fmt::format_to(out, "{}{:<14} {:<36} {:>8} {:>10} {:>6} {:>9.3g}  {}\n", indent, row.tensor,
+                   row.rule, row.num_judged, row.num_values, row.num_out, row.worst, verdict);
     for (const Violation& violation : row.violations) {
       fmt::format_to(out, "{}  {}: {}\n", indent, violation.where, violation.text);
     }
@@ -89,6 +90,7 @@ nlohmann::json RuleTable::Json() const {
                     {"rule", row.rule},
                     {"judged", row.num_judged},
                     {"values", row.num_values},
+                    {"out", row.num_out},
                     {"worst", row.worst},
                     {"ok", row.num_violations == 0},
                     {"violations", row.num_violations},

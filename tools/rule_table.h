@@ -23,7 +23,8 @@ struct RuleRow {
   std::string rule;
   int64_t num_judged = 0;  // verdicts: tokens, rows, or whole files
   int64_t num_values = 0;
-  double worst = 0;  // the largest error as a multiple of what is allowed
+  int64_t num_out = 0;  // values outside their bound, of which some rules admit a few
+  double worst = 0;     // the largest error as a multiple of the bound
   int64_t num_violations = 0;
   std::vector<Violation> violations;  // the first kMaxViolations of them
 };
@@ -48,7 +49,8 @@ class RuleTable {
   // begins with `indent`.
   std::string Text(std::string_view indent = "") const;
 
-  // A list of {tensor, rule, judged, values, worst, ok, violations, details: [{where, text}]}.
+  // A list of {tensor, rule, judged, values, out, worst, ok, violations, details: [{where, text}]};
+  // worst is null where it is infinite.
   nlohmann::json Json() const;
 
  private:

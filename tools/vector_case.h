@@ -35,7 +35,7 @@ struct TensorRule {
   using StageRule = reference::Verdict (*)(reference::Values a, reference::Values e);
   StageRule stage = nullptr;
   TensorRows stage_rows = TensorRows::kProbe;  // the tokens whose stage inputs are stored
-  std::string_view stage_name = "";
+  std::string_view stage_name = {};
   std::optional<reference::EndToEndTensor> end_to_end = std::nullopt;
 };
 

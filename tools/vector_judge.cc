@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
+#include <algorithm>
 #include <set>
 #include <string_view>
 
@@ -13,7 +13,6 @@ namespace {
 
 using fixtures::DType;
 using fixtures::SafetensorsFile;
-using reference::Values;
 using reference::Verdict;
 
 // A stored tensor in memory of its own, where its elements are aligned.
@@ -179,7 +178,7 @@ fixtures::SafetensorsWriter DumpVectorCase(const VectorCase& vectors, const Safe
                                            const OwnValues& own) {
   fixtures::SafetensorsWriter writer;
   for (const auto& [key, value] : file.metadata()) writer.SetMetadata(key, value);
-  const auto add = [&](const std::string& name, DType dtype, std::vector<int64_t> shape,
+  const auto add = [&](const std::string& name, DType dtype, const std::vector<int64_t>& shape,
                        std::span<const std::byte> bytes) {
     const auto elements = bytes.size() / static_cast<size_t>(fixtures::DTypeBytes(dtype));
     switch (dtype) {

@@ -12,6 +12,7 @@
 #include "fixtures/safetensors.h"
 #include "tools/commands.h"
 #include "tools/errors.h"
+#include "tools/executor.h"
 #include "tools/progress.h"
 #include "tools/report.h"
 #include "tools/vector_judge.h"
@@ -120,7 +121,7 @@ Result<int> Verify(const VerifyArguments& arguments, const Streams& streams) {
   if (auto status = MakeDumpFolder(arguments.dump, files); !status) return ErrorOf(status);
   auto json = JsonOutput::Open(arguments.json);
   if (!json) return ErrorOf(json);
-  auto executor = MakeTbbExecutor(arguments.threads);
+  auto executor = MakeExecutor(arguments.threads);
   if (!executor) return ErrorOf(executor);
   Context context(**executor);
   Verifier verifier(arguments, context, streams);

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kNumHeads = 64;
 constexpr int64_t kNumHeadBlocks = kNumHeads / kHeadBlock;
-constexpr int64_t kNumRequests = 16;
+constexpr int64_t kNumRequests = 4;
 constexpr int64_t kUnionRows = kAttendRows + kQueryBlock - 1;
 constexpr int64_t kTilesPerItem = 16;
 

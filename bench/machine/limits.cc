@@ -38,17 +38,26 @@ BigBuffer::BigBuffer(size_t min_bytes, const std::function<uint32_t(size_t index
 }
 
 void LimitSampler::Add(double kernel_seconds) {
+  const double kernel_cpu_seconds = team_.last_region().cpu_seconds;
+  // Seconds of real time per second of processor time in the team's last region.
+  const auto stretch = [this] {
+    return team_.last_region().seconds / team_.last_region().cpu_seconds;
+  };
   const double peak =
       work_.arithmetic == Arithmetic::kFma ? MeasureFmaPeak(team_) : MeasureInt16MaddPeak(team_);
+  const double cpu_peak = peak * stretch();
   if (memory_offset_ + kReadSampleBytes > memory_.size()) memory_offset_ = 0;
   const double bandwidth =
       MeasureReadBandwidth(team_, memory_.subspan(memory_offset_, kReadSampleBytes));
+  const double cpu_bandwidth = bandwidth * stretch();
   memory_offset_ += kReadSampleBytes;
 
   seconds_.push_back(kernel_seconds);
   peaks_.push_back(peak);
   bandwidths_.push_back(bandwidth);
   fractions_.push_back(std::max(work_.operations / peak, work_.bytes / bandwidth) / kernel_seconds);
+  cpu_fractions_.push_back(std::max(work_.operations / cpu_peak, work_.bytes / cpu_bandwidth) /
+                           kernel_cpu_seconds);
 }
 
 const char* LimitSampler::binding() const {

@@ -46,11 +46,14 @@ class LimitSampler {
   LimitSampler(ThreadTeam& team, const KernelWork& work, std::span<const std::byte> memory)
       : team_(team), work_(work), memory_(memory) {}
 
-  // Measures the limits now and sets kernel_seconds beside them.
+  // Measures the limits now and sets kernel_seconds beside them. Called right after the kernel's
+  // region, whose processor time the team still knows.
   void Add(double kernel_seconds);
 
-  double seconds() const { return Median(seconds_); }        // the kernel's
-  double fraction() const { return Median(fractions_); }     // of the binding limit, 1 at best
+  double seconds() const { return Median(seconds_); }     // the kernel's
+  double fraction() const { return Median(fractions_); }  // of the binding limit, 1 at best
+  // The same by processor time: what remains comparable while other programs run.
+  double cpu_fraction() const { return Median(cpu_fractions_); }
   double arithmetic_peak() const { return Median(peaks_); }  // operations per second
   double bandwidth() const { return Median(bandwidths_); }   // bytes per second
   const char* binding() const;                               // the limit that allows least
@@ -62,6 +65,7 @@ class LimitSampler {
   size_t memory_offset_ = 0;
   std::vector<double> seconds_;
   std::vector<double> fractions_;
+  std::vector<double> cpu_fractions_;
   std::vector<double> peaks_;
   std::vector<double> bandwidths_;
 };

@@ -1,6 +1,9 @@
 #include "bench/machine/thread_team.h"
 
+#include <time.h>
+
 #include <chrono>
+#include <numeric>
 
 namespace millipede::bench {
 namespace {
@@ -13,9 +16,16 @@ void SpinUntil(const Condition& condition) {
   }
 }
 
+// Processor time of the calling thread.
+double ThreadCpuSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
 }  // namespace
 
-ThreadTeam::ThreadTeam(int num_threads) {
+ThreadTeam::ThreadTeam(int num_threads) : cpu_seconds_(static_cast<size_t>(num_threads)) {
   for (int thread = 1; thread < num_threads; ++thread) {
     workers_.emplace_back([this, thread] { Work(thread); });
   }
@@ -28,6 +38,7 @@ ThreadTeam::~ThreadTeam() {
 }
 
 void ThreadTeam::Run(int64_t num_items, const Task& task) {
+  const auto start = std::chrono::steady_clock::now();
   task_ = &task;
   num_items_ = num_items;
   next_item_.store(num_threads());
@@ -35,12 +46,18 @@ void ThreadTeam::Run(int64_t num_items, const Task& task) {
   region_.fetch_add(1);
   RunItems(0);
   SpinUntil([this] { return num_working_.load() == 0; });
+  last_region_.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  last_region_.cpu_seconds =
+      std::accumulate(cpu_seconds_.begin(), cpu_seconds_.end(), 0.0) / num_threads();
 }
 
 void ThreadTeam::RunItems(int thread) {
+  const double start = ThreadCpuSeconds();
   for (int64_t item = thread; item < num_items_; item = next_item_.fetch_add(1)) {
     task_->Run(item, thread);
   }
+  cpu_seconds_[static_cast<size_t>(thread)] = ThreadCpuSeconds() - start;
 }
 
 void ThreadTeam::Work(int thread) {
@@ -53,9 +70,8 @@ void ThreadTeam::Work(int thread) {
 }
 
 double TimeRegion(ThreadTeam& team, int64_t num_items, const Task& task) {
-  const auto start = std::chrono::steady_clock::now();
   team.Run(num_items, task);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return team.last_region().seconds;
 }
 
 }  // namespace millipede::bench

@@ -11,6 +11,14 @@
 
 namespace millipede::bench {
 
+// How long a region took.
+struct RegionTime {
+  double seconds = 0;
+  // Processor time in the items, divided by the number of threads: what `seconds` would be if no
+  // other program ran and no thread waited for another.
+  double cpu_seconds = 0;
+};
+
 // num_threads - 1 own threads and the caller. Thread t runs item t first and then whichever items
 // are left, so a region of num_threads items has one per thread.
 class ThreadTeam final : public Executor {
@@ -23,11 +31,15 @@ class ThreadTeam final : public Executor {
   int num_threads() const override { return static_cast<int>(workers_.size()) + 1; }
   void Run(int64_t num_items, const Task& task) override;
 
+  const RegionTime& last_region() const { return last_region_; }
+
  private:
   void RunItems(int thread);
   void Work(int thread);
 
   std::vector<std::thread> workers_;
+  std::vector<double> cpu_seconds_;  // of each thread in the last region
+  RegionTime last_region_;
   const Task* task_ = nullptr;
   int64_t num_items_ = 0;
   std::atomic<int64_t> next_item_{0};
@@ -36,7 +48,7 @@ class ThreadTeam final : public Executor {
   std::atomic<bool> stopping_{false};
 };
 
-// Seconds that task takes over num_items items.
+// Runs the task's items and returns the seconds they took.
 double TimeRegion(ThreadTeam& team, int64_t num_items, const Task& task);
 
 }  // namespace millipede::bench

@@ -68,6 +68,7 @@ struct Bf16Kernel {
     // One 32-bit word holds two inputs of an output, the even one in the lower half.
     const auto* HWY_RESTRICT words = reinterpret_cast<const uint32_t*>(tile.weights);
     const float* HWY_RESTRICT x = tile.x;
+    const char* prefetch = tile.prefetch;
     const auto upper_half = hn::Set(du32, 0xFFFF0000U);
     for (int64_t pair = 0; pair < tile.num_pairs; ++pair) {
       const hn::Vec<decltype(du32)> word[kVectors] = {
@@ -80,6 +81,9 @@ struct Bf16Kernel {
       ((sums[kI] =
             hn::MulAdd(hn::Set(df, x[kI / kVectors * kXStride + 1]), odd[kI % kVectors], sums[kI])),
        ...);
+      if constexpr (kRows > kStreamingRows) {
+        PrefetchNext<kVectors / kPanelVectors>(tile.prefetch_stride, prefetch);
+      }
       words += kPanelOutputs;
       x += 2;
     }

@@ -96,6 +96,7 @@ struct Int8Kernel {
 
     const int8_t* HWY_RESTRICT weights = tile.weights;
     const int16_t* HWY_RESTRICT x = tile.x;
+    const char* prefetch = tile.prefetch;
     for (int64_t pair = 0; pair < tile.num_pairs; ++pair) {
       const hn::Vec<D16> wide[kVectors] = {
           hn::PromoteTo(d16, hn::LoadU(d8, weights + kV / kPanelVectors * panel_weights +
@@ -104,6 +105,9 @@ struct Int8Kernel {
                                                  BroadcastPair(x + kI / kVectors * kXStride),
                                                  sums[kI], second_sums[kI])),
        ...);
+      if constexpr (kRows > kStreamingRows) {
+        PrefetchNext<kVectors / kPanelVectors>(tile.prefetch_stride, prefetch);
+      }
       weights += kPanelOutputs * 2;
       x += 2;
     }

@@ -1,6 +1,5 @@
 #include "kernels/matmul_bf16.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,8 +8,6 @@
 #include <cstdint>
 #include <limits>
 #include <random>
-#include <string>
-#include <tuple>
 #include <vector>
 
 #include "base/bf16.h"
@@ -65,8 +62,7 @@ float Dot(const Bf16* x, const Bf16* w, int64_t num_inputs, bool fused) {
 class Product {
  public:
   Product(int64_t num_rows, int64_t num_inputs, int64_t num_outputs, uint32_t seed)
-      : num_rows_(num_rows),
-        num_inputs_(num_inputs),
+      : num_inputs_(num_inputs),
         num_outputs_(num_outputs),
         x_stride_(num_inputs + 7),
         random_(seed),
@@ -128,7 +124,6 @@ class Product {
  private:
   static constexpr size_t kScratchFloats = kMatmulScratchBytes / sizeof(float);
 
-  int64_t num_rows_;
   int64_t num_inputs_;
   int64_t num_outputs_;
   int64_t x_stride_;

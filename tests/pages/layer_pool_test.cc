@@ -62,11 +62,12 @@ TEST(LayerPool, ArgumentsAreChecked) {
 }
 
 TEST(LayerPool, TheLastPageLiesWhereItsOffsetSays) {
-  // 2^26 - 1 pages of 32 KiB: offsets near 2^41.
-  const auto pool = LayerPool::Create(PoolKind::kRaw, kMaxPagesPerSpace);
+  // 2^22 pages of 32 KiB: offsets near 2^37.
+  constexpr int32_t kPages = 1 << 22;
+  const auto pool = LayerPool::Create(PoolKind::kRaw, kPages);
   ASSERT_TRUE(pool);
   const PoolView view = pool->view();
-  std::byte* last = view.base + int64_t{kMaxPagesPerSpace - 1} * view.page_stride_bytes;
+  std::byte* last = view.base + int64_t{kPages - 1} * view.page_stride_bytes;
   last[view.page_stride_bytes - 1] = std::byte{42};
   EXPECT_EQ(last[view.page_stride_bytes - 1], std::byte{42});
   EXPECT_EQ(view.base[0], std::byte{0});

@@ -1,0 +1,146 @@
+// verify on the real vector files, and decode --check at the real shapes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <sstream>
+
+#include "tools/command.h"
+#include "tools/command_line.h"
+#include "tools/executor.h"
+#include "tools/vector_files.h"
+#include "tools/vector_judge.h"
+#include "tools/vector_run.h"
+
+namespace millipede::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string VectorPath(const std::string& name) {
+  return std::string(MILLIPEDE_VECTORS_DIR) + "/" + name + ".safetensors";
+}
+
+class SwaFileTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SwaFileTest, Holds) {
+  const CommandResult result = RunWords({"verify", VectorPath(GetParam())});
+  EXPECT_EQ(result.exit_code, tools::kExitOk) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("ok: 1 of 1 files hold"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Vectors, SwaFileTest,
+                         ::testing::Values("swa_short", "swa_mixed", "swa_tail", "swa_ragged",
+                                           "swa_grow"),
+                         [](const auto& step) { return std::string(step.param); });
+
+TEST(VerifyFlashTest, TheDumpHoldsToo) {
+  const TemporaryFolder folder;
+  const std::string dump = folder.File("dump");
+  EXPECT_EQ(RunWords({"verify", VectorPath("swa_tail"), "--dump", dump}).exit_code, tools::kExitOk);
+  const CommandResult again = RunWords({"verify", dump});
+  EXPECT_EQ(again.exit_code, tools::kExitOk) << again.out << again.err;
+  EXPECT_THAT(again.out, HasSubstr("swa_tail.safetensors: ok"));
+}
+
+// One file's weights and what runs it.
+struct FlashBench {
+  explicit FlashBench(const std::string& name)
+      : file(*fixtures::SafetensorsFile::Load(VectorPath(name))),
+        vectors(*tools::ReadVectorCase(file, ModelConfig::Flash(), problems)),
+        weights(*tools::VectorWeights::Make(ModelConfig::Flash(), vectors.kind, vectors.seed)),
+        executor(*tools::MakeExecutor(2)),
+        context(*executor),
+        streams{sink, sink},
+        progress(streams) {}
+
+  std::vector<std::string> problems;
+  fixtures::SafetensorsFile file;
+  tools::VectorCase vectors;
+  tools::VectorWeights weights;
+  std::unique_ptr<Executor> executor;
+  Context context;
+  std::ostringstream sink;
+  tools::Streams streams;
+  tools::Progress progress;
+};
+
+// The first problem or violation that speaks of the tensor, or nothing.
+std::string Finding(const tools::FileReport& report, const std::string& tensor) {
+  for (const std::string& problem : report.problems) {
+    if (problem.find(tensor) != std::string::npos) return problem;
+  }
+  for (const tools::RuleRow& row : report.rules.rows()) {
+    for (const tools::Violation& violation : row.violations) {
+      if (violation.where.find(tensor) != std::string::npos) return violation.text;
+    }
+  }
+  return "";
+}
+
+// Each tensor spoilt once, and the whole verification done again with it.
+TEST(VerifyFlashTest, EveryTensorOfAOneStepFileIsChecked) {
+  FlashBench bench("swa_tail");
+  const VectorFile good = VectorFile::Of(bench.file);
+  for (const auto& item : good.tensors) {
+    VectorFile contents = good;
+    Spoil(contents.tensors[item.first]);
+    const fixtures::SafetensorsFile spoilt = contents.Parse();
+    tools::FileReport report;
+    const auto vectors = tools::ReadVectorCase(spoilt, ModelConfig::Flash(), report.problems);
+    ASSERT_TRUE(vectors);
+    if (report.problems.empty()) {
+      const auto own =
+          tools::RunVectorCase(bench.weights, *vectors, spoilt, bench.context, bench.progress);
+      ASSERT_TRUE(own) << own.error().message;
+      report = tools::JudgeVectorCase(*vectors, spoilt, *own);
+    }
+    EXPECT_FALSE(report.ok()) << item.first;
+    EXPECT_NE(Finding(report, item.first), "") << item.first << "\n" << report.Text();
+  }
+}
+
+// Each tensor spoilt once, and the values of one run judged by it.
+TEST(VerifyFlashTest, EveryTensorOfAGrowFileIsChecked) {
+  FlashBench bench("swa_grow");
+  const auto own =
+      tools::RunVectorCase(bench.weights, bench.vectors, bench.file, bench.context, bench.progress);
+  ASSERT_TRUE(own) << own.error().message;
+  const VectorFile good = VectorFile::Of(bench.file);
+  for (const auto& item : good.tensors) {
+    for (const bool last : {false, true}) {
+      VectorFile contents = good;
+      Spoil(contents.tensors[item.first], last);
+      const fixtures::SafetensorsFile spoilt = contents.Parse();
+      tools::FileReport report;
+      const auto vectors = tools::ReadVectorCase(spoilt, ModelConfig::Flash(), report.problems);
+      ASSERT_TRUE(vectors);
+      if (report.problems.empty()) report = tools::JudgeVectorCase(*vectors, spoilt, *own);
+      EXPECT_FALSE(report.ok()) << item.first;
+      EXPECT_NE(Finding(report, item.first), "") << item.first;
+    }
+  }
+}
+
+TEST(DecodeFlashTest, TheMixedStepHolds) {
+  const CommandResult result =
+      RunLine("decode --attention swa --start-pos 16384,16384,131072,524288 --seq 8 --check");
+  EXPECT_EQ(result.exit_code, tools::kExitOk) << result.out << result.err;
+  EXPECT_THAT(result.err, IsEmpty());
+  EXPECT_THAT(result.out, HasSubstr("end to end"));
+}
+
+TEST(DecodeFlashTest, TheOutputHalfHolds) {
+  const CommandResult result = RunLine("decode --output-only --batch 3 --seq 2 --check");
+  EXPECT_EQ(result.exit_code, tools::kExitOk) << result.out << result.err;
+}
+
+TEST(DecodeFlashTest, AProStepHolds) {
+  const CommandResult result = RunLine("decode --preset pro --start-pos 3,130 --seq 2 --check");
+  EXPECT_EQ(result.exit_code, tools::kExitOk) << result.out << result.err;
+}
+
+}  // namespace
+}  // namespace millipede::testing
