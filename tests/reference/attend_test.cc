@@ -63,6 +63,32 @@ TEST_F(AttendTest, ExtremeScoresAndSinks) {
   EXPECT_NEAR(half.log_sum_exp[7], std::log(128.0), 1e-6);
 }
 
+// The probabilities are rounded for the sum of rows, but not for the denominator.
+TEST_F(AttendTest, ProbabilitiesAreRoundedForTheRowsAlone) {
+  layer.attn_sink.assign(8, -kInf);
+  const Golden golden = Make();
+  const auto round = [](double value) {  // to 8 significant bits, half to even
+    int exponent = 0;
+    const double mantissa = std::frexp(value, &exponent);
+    return std::ldexp(std::nearbyint(mantissa * 256), exponent - 8);
+  };
+  std::vector<Bf16> zero(512);
+  std::vector<Bf16> one(512);
+  one[0] = Exact(-1);  // what q sees
+  one[1] = Exact(1);   // what comes out
+  const std::vector<const Bf16*> window = {zero.data(), one.data()};
+  int telling = 0;
+  for (int step = 1; step < 100; ++step) {
+    std::vector<Bf16> q(8 * 512);
+    q[0] = Exact(static_cast<float>(step) * 0.5F);
+    const double p = std::exp(-0.5 * step / std::sqrt(512.0));
+    const double expected = round(round(p) / (1 + p));
+    EXPECT_EQ(ToFloat(golden.Attend(q, window, no_turn).heads[1]), expected) << step;
+    telling += expected != round(p / (1 + p)) && expected != round(round(p) / (1 + round(p)));
+  }
+  EXPECT_GT(telling, 5);
+}
+
 TEST_F(AttendTest, AttendAgreesWithPlainSoftmaxAndUndoesTheRotation) {
   const Golden golden = Make();
   std::vector<std::vector<Bf16>> kv;

@@ -162,10 +162,11 @@ TEST_F(GoldenTest, ProjectionsNormalizeAndTurn) {
     const Bf16* a = h < 8 ? &flat[h * 512] : kv_flat.data();
     const Bf16* b = h < 8 ? &turned[h * 512] : kv_turned.data();
     double squares = 0;
-    for (size_t d = 0; d < 512; ++d) squares += ToFloat(a[d]) * ToFloat(a[d]);
-    if (h < 8) {
-      EXPECT_NEAR(squares / 512, 1, 1e-2);
+    for (size_t d = 0; d < 512; ++d) {
+      const double value = ToFloat(a[d]) / (h < 8 ? 1.0F : layer.kv_norm[d]);
+      squares += value * value;
     }
+    EXPECT_NEAR(squares / 512, 1, 1e-2);
     for (size_t d = 0; d < 448; ++d) ASSERT_EQ(a[d].bits, b[d].bits);
     for (size_t i = 0; i < 32; ++i) {
       const float even = ToFloat(a[448 + 2 * i]);
