@@ -33,6 +33,7 @@ Row RowAt(const std::map<int64_t, Row>& decoded, const FromHistory& from_history
 
 std::vector<const float*> Pointers(const std::vector<std::vector<float>>& rows) {
   std::vector<const float*> pointers;
+  pointers.reserve(rows.size());
   for (const auto& row : rows) pointers.push_back(row.empty() ? nullptr : row.data());
   return pointers;
 }
@@ -71,7 +72,7 @@ std::vector<float> Decoder::StateAt(int64_t position) const {
 
 std::vector<float> Decoder::InnerStateAt(int64_t position) const {
   const auto from_history = [&] {
-    std::vector<float> row(4 * kIndexDim);
+    std::vector<float> row(4UL * kIndexDim);
     history_.inner_state(position, row);
     return row;
   };
@@ -173,6 +174,7 @@ TokenResult Decoder::DecodeAt(int64_t position, std::span<const float> x,
     }
   }
   std::vector<const Bf16*> pointers;
+  pointers.reserve(rows.size());
   for (const auto& row : rows) pointers.push_back(row.data());
   const auto keys = std::span<const Bf16* const>(pointers);
   token.heads =

@@ -46,6 +46,7 @@ std::vector<Partial> AttendTile(const std::vector<std::vector<double>>& heads,
     for (size_t d = 0; d < kHeadDim; ++d) rows.push_back(ToDouble(row[d]));
   }
   std::vector<Partial> partials;
+  partials.reserve(heads.size());
   for (const std::vector<double>& head : heads) partials.push_back(AttendTile(head, rows));
   return partials;
 }

@@ -17,10 +17,11 @@ std::vector<float> MakeStateRow(TensorView<const Bf16, 2> wkv, TensorView<const 
   const std::vector<double> kv = Project(wkv, x);
   const std::vector<double> score = Project(wgate, x);
   const float* place = ape.row(position % ape.shape[0]);
-  std::vector<float> row;
-  for (const double value : kv) row.push_back(static_cast<float>(value));
-  for (size_t i = 0; i < score.size(); ++i) {
-    row.push_back(static_cast<float>(score[i] + place[i]));
+  const size_t lanes = kv.size();
+  std::vector<float> row(2 * lanes);
+  for (size_t i = 0; i < lanes; ++i) {
+    row[i] = static_cast<float>(kv[i]);
+    row[lanes + i] = static_cast<float>(score[i] + place[i]);
   }
   return row;
 }
