@@ -9,6 +9,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "geometry/visibility.h"
+
 namespace millipede {
 
 // --- Keys ----------------------------------------------------------------------------------------
@@ -36,14 +38,11 @@ constexpr float SelectionScore(uint64_t key) {
 
 // --- Kernels -------------------------------------------------------------------------------------
 
-// Most candidates of one leaf, and the most that a selection holds.
-inline constexpr int64_t kMaxLeafCandidates = 2048;
-
 struct IndexSelectLeafArgs {
   const float* scores = nullptr;  // [num_candidates]
-  int64_t num_candidates = 0;     // 0 to kMaxLeafCandidates
+  int64_t num_candidates = 0;     // 0 to kLeafCandidates
   int64_t first_candidate = 0;    // the index of scores[0]; the last index is below 2^31
-  int64_t k = 0;                  // 1 to kMaxLeafCandidates
+  int64_t k = 0;                  // 1 to kLeafCandidates
 
   // Candidates whose key is below this one may be left out: the k-th key of any other selection of
   // the same query, complete with k keys. 0 leaves out none.
