@@ -138,6 +138,7 @@ TEST(TopK, TiesGoToTheLowerIndexAndNaNComesLast) {
   EXPECT_EQ(four.idx, (std::vector<int32_t>{6, 2, 4, 0}));
   EXPECT_EQ(four.score, (std::vector<float>{kInf, 2, 2, 1}));
   EXPECT_EQ(four.next_score, 1);
+  EXPECT_EQ(TopK(scores, 3).next_score, 1);  // not the last of those taken
 }
 
 TEST(TopK, FewerCandidatesThanPlaces) {
