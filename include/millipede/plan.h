@@ -21,7 +21,8 @@ struct StepRequest {
   int64_t num_tokens = 0;  // new tokens, any count; 0 is the same as inactive
 
   // The lists: those of `request` if it is set, else the raw descriptors in `pages`. Neither is
-  // looked at for an inactive request.
+  // looked at for an inactive request. Entries of a ragged list behind the rows that the step reads
+  // or writes are not looked at either, so pages may be acquired ahead.
   const Request* request = nullptr;
   RequestPages pages;
 };

@@ -17,6 +17,10 @@ struct PageSpan {
   int64_t count = 0;
   int32_t ring_pages = 0;  // 0: a ragged list
 
+  // The list index of the i-th page.
+  constexpr int64_t index(int64_t i) const {
+    return ring_pages == 0 ? first + i : (first + i) % ring_pages;
+  }
   constexpr bool Contains(int64_t index) const {
     const int64_t offset = index - first + (index < first ? ring_pages : 0);
     return offset >= 0 && offset < count;

@@ -1,5 +1,6 @@
 #include "plan/check_lists.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.h"
@@ -30,6 +31,18 @@ Status CheckNumPages(const ListSpec& spec, int64_t num_pages, const ListUse& use
                             use.num_pages, use.held.end + (use.written.end - use.written.begin));
   }
   return {};
+}
+
+// The first entry whose page stands before it too, or -1. Ascending pages, as they come from a
+// fresh space, need no table.
+int64_t FindDuplicate(std::span<const PageEntry> entries, PageSet& seen) {
+  const auto not_above = [](const PageEntry& a, const PageEntry& b) { return b.page <= a.page; };
+  if (std::ranges::adjacent_find(entries, not_above) == entries.end()) return -1;
+  seen.Reset(static_cast<int64_t>(entries.size()));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (!seen.Insert(entries[i].page)) return static_cast<int64_t>(i);
+  }
+  return -1;
 }
 
 Status DuplicateError(const ListSpec& spec, std::span<const PageEntry> pages, int64_t index,
@@ -96,11 +109,49 @@ Status ConflictError(const ListSpec& spec, int64_t r, int64_t index, int32_t pag
                           page, writer);
 }
 
+bool IsGoodEntry(const PageSpaceView& space, const PageEntry& entry, bool written) {
+  if (entry.page < 0 || entry.page >= space.num_pages) return false;
+  const int32_t ref_count = space.ref_counts[entry.page];
+  return ref_count > 0 && (!written || ref_count == 1) && space.epochs[entry.page] == entry.epoch;
+}
+
+// Whether all entries are owned under their epochs. No branch waits for a load: the pages of a long
+// list are anywhere in the space, and many loads have to be under way at once.
+bool AllOwned(const PageSpaceView& space, std::span<const PageEntry> entries) {
+  bool owned = true;
+  for (const PageEntry& entry : entries) {
+    const bool in_range =
+        static_cast<uint32_t>(entry.page) < static_cast<uint32_t>(space.num_pages);
+    const int32_t page = in_range ? entry.page : 0;
+    owned &= in_range & (space.ref_counts[page] > 0) & (space.epochs[page] == entry.epoch);
+  }
+  return owned;
+}
+
+// Whether one of the `written` pages, which are owned, has more than one owner.
+bool AnyShared(const PageSpaceView& space, std::span<const PageEntry> entries,
+               const PageSpan& written) {
+  for (int64_t i = 0; i < written.count; ++i) {
+    const PageEntry& entry = entries[static_cast<size_t>(written.index(i))];
+    if (space.ref_counts[entry.page] != 1) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-Status CheckEntry(const PageSpaceView& space, const ListSpec& spec, const PageEntry& entry,
-                  bool written, int64_t request, int64_t index) {
-  if (IsGoodEntry(space, entry, written)) return {};
+int64_t FindBadEntry(const PageSpaceView& space, std::span<const PageEntry> entries,
+                     const PageSpan& written) {
+  if (AllOwned(space, entries) && !AnyShared(space, entries, written)) return -1;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    if (!IsGoodEntry(space, entries[i], written.Contains(index))) return index;
+  }
+  return -1;
+}
+
+tl::unexpected<Error> EntryError(const PageSpaceView& space, const ListSpec& spec,
+                                 const PageEntry& entry, int64_t request, int64_t index) {
   if (entry.page == -1 && !spec.is_ring()) {
     return MakeRequestError(ErrorCode::kHole, request, EntryField(spec, index, "page"),
                             "-1, a hole; allowed: 0 to {}", space.num_pages - 1);
@@ -129,13 +180,11 @@ Status CheckList(const PageSpaceView& space, const ListSpec& spec, AttentionKind
   const PageListView list = ListsOf(request, kind).*spec.list;
   const ListUse use = UseOf(spec, kind, request.start_pos, request.num_tokens);
   MILLIPEDE_RETURN_IF_ERROR(CheckNumPages(spec, static_cast<int64_t>(list.pages.size()), use, r));
-  seen.Reset(use.num_pages);
-  for (int64_t i = 0; i < use.num_pages; ++i) {
-    const PageEntry& entry = list.pages[static_cast<size_t>(i)];
-    const bool written = use.written_pages.Contains(i);
-    if (!IsGoodEntry(space, entry, written)) return CheckEntry(space, spec, entry, written, r, i);
-    if (!seen.Insert(entry.page)) return DuplicateError(spec, list.pages, i, r);
-  }
+  const auto entries = list.pages.first(static_cast<size_t>(use.num_pages));
+  const int64_t bad = FindBadEntry(space, entries, use.written_pages);
+  if (bad >= 0) return EntryError(space, spec, entries[static_cast<size_t>(bad)], r, bad);
+  const int64_t twice = FindDuplicate(entries, seen);
+  if (twice >= 0) return DuplicateError(spec, entries, twice, r);
   if (spec.is_ring()) return CheckRingRange(spec, list.valid, use, ceiling, r);
   return CheckRaggedRange(spec, list.valid, use, CompressedRows(kind, ceiling), r);
 }
@@ -159,8 +208,7 @@ Status CheckWriteConflicts(const ListSpec& spec, AttentionKind kind,
     const PageSpan written =
         UseOf(spec, kind, requests[i].start_pos, requests[i].num_tokens).written_pages;
     for (int64_t j = 0; j < written.count; ++j) {
-      int64_t index = written.first + j;
-      if (spec.is_ring()) index %= written.ring_pages;
+      const int64_t index = written.index(j);
       const int32_t page = list.pages[static_cast<size_t>(index)].page;
       const int32_t writer = writers.FindOrInsert(page, r);
       if (writer != r) return ConflictError(spec, r, index, page, writer);

@@ -14,25 +14,24 @@
 
 namespace millipede {
 
-// Whether an entry is a page of the space, owned under the entry's epoch, and by one owner alone if
-// it is `written`.
-inline bool IsGoodEntry(const PageSpaceView& space, const PageEntry& entry, bool written) {
-  if (entry.page < 0 || entry.page >= space.num_pages) return false;
-  const int32_t ref_count = space.ref_counts[entry.page];
-  return ref_count > 0 && (!written || ref_count == 1) && space.epochs[entry.page] == entry.epoch;
-}
+// The first of a list's `entries` that is not a page of the space, owned under the entry's epoch,
+// and by one owner alone if it is among the `written` pages; -1 if there is none.
+int64_t FindBadEntry(const PageSpaceView& space, std::span<const PageEntry> entries,
+                     const PageSpan& written);
 
-// The same with the reason: kPageOutOfRange, kPageNotAcquired, kStaleEpoch, kSharedWritePage; kHole
-// for an empty entry of a ragged list. `index` is the entry's place in the list.
-Status CheckEntry(const PageSpaceView& space, const ListSpec& spec, const PageEntry& entry,
-                  bool written, int64_t request, int64_t index);
+// What is bad about an entry: kPageOutOfRange, kPageNotAcquired, kStaleEpoch, kSharedWritePage;
+// kHole for an empty entry of a ragged list. `index` is the entry's place in the list.
+tl::unexpected<Error> EntryError(const PageSpaceView& space, const ListSpec& spec,
+                                 const PageEntry& entry, int64_t request, int64_t index);
 
 // One list of one request that takes part: its pages and its range. `ceiling` is in tokens. `seen`
 // is scratch.
 Status CheckList(const PageSpaceView& space, const ListSpec& spec, AttentionKind kind,
                  const StepRequest& request, int64_t r, int64_t ceiling, PageSet& seen);
 
-// The pages a request may write of this list are named by no other request of the step.
+// The pages a request may write of this list are named by no other request of the step. Each list
+// is compared with itself alone: the rows of two lists lie in two pools, even on pages of one
+// space.
 Status CheckWriteConflicts(const ListSpec& spec, AttentionKind kind,
                            std::span<const StepRequest> requests);
 

@@ -9,15 +9,20 @@
 namespace millipede {
 namespace {
 
-constexpr ListSpec kRaw = {"raw", PoolKind::kRaw, &KindSpaces::raw, &RequestPages::raw,
-                           &RequestRanges::raw};
+constexpr ListSpec kRaw = {
+    "raw", PoolKind::kRaw, &KindSpaces::raw, &RequestPages::raw, &RequestRanges::raw, nullptr};
 
 constexpr ListSpec Main(PoolKind pool) {
-  return {"main", pool, &KindSpaces::main, &RequestPages::main, &RequestRanges::main};
+  return {"main",
+          pool,
+          &KindSpaces::main,
+          &RequestPages::main,
+          &RequestRanges::main,
+          &PackedWork::main_pages};
 }
 
 constexpr ListSpec State(PoolKind pool) {
-  return {"state", pool, &KindSpaces::state, &RequestPages::state, &RequestRanges::state};
+  return {"state", pool, &KindSpaces::state, &RequestPages::state, &RequestRanges::state, nullptr};
 }
 
 constexpr std::array<ListSpec, 1> kSwaLists = {kRaw};
@@ -29,10 +34,10 @@ constexpr std::array<ListSpec, 3> kHcaLists = {kRaw, Main(PoolKind::kHcaMain),
 constexpr std::array<ListSpec, 5> kCsaLists = {
     kRaw, Main(PoolKind::kCsaMain),
     ListSpec{"index", PoolKind::kCsaIndexRows, &KindSpaces::index, &RequestPages::index,
-             &RequestRanges::index},
+             &RequestRanges::index, &PackedWork::index_pages},
     State(PoolKind::kCsaState),
     ListSpec{"inner_state", PoolKind::kCsaInnerState, &KindSpaces::inner_state,
-             &RequestPages::inner_state, &RequestRanges::inner_state}};
+             &RequestPages::inner_state, &RequestRanges::inner_state, nullptr}};
 
 }  // namespace
 

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "geometry/page_span.h"
 #include "millipede/config.h"
 #include "millipede/pages.h"
+#include "millipede/plan.h"
 
 namespace millipede {
 
@@ -19,6 +21,7 @@ struct ListSpec {
   PageSpaceView KindSpaces::*space;
   PageListView RequestPages::*list;
   RowRange RequestRanges::*range;
+  std::vector<int32_t> PackedWork::*packed_pages;  // of a ragged list; null for a ring
 
   constexpr PoolFormat format() const { return FormatOf(pool); }
   constexpr bool is_ring() const { return format().ring_pages > 0; }

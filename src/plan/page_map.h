@@ -53,7 +53,7 @@ class PageSet {
  public:
   // Empties the set and makes room for `max_pages` different pages.
   void Reset(int64_t max_pages) {
-    slots_.assign(std::bit_ceil(static_cast<uint64_t>(2 * max_pages + 1)), -1);
+    slots_.assign(std::bit_ceil(static_cast<uint64_t>(2 * max_pages)), -1);
     mask_ = slots_.size() - 1;
   }
 

@@ -43,26 +43,28 @@ PlannedList HoldList(const ListSpec& spec, AttentionKind kind, const PageSpaceVi
     }
     list.offsets.push_back(num_entries);
   }
-  list.entries.reserve(num_entries);
+  list.epochs.reserve(num_entries);
+  if (spec.is_ring()) list.ring_pages.reserve(num_entries);
   for (size_t r = 0; r < requests.size(); ++r) {
     if (!TakesPart(requests[r])) continue;
-    const auto pages =
-        (ListsOf(requests[r], kind).*spec.list).pages.first(list.offsets[r + 1] - list.offsets[r]);
-    list.entries.insert(list.entries.end(), pages.begin(), pages.end());
+    const auto pages = (ListsOf(requests[r], kind).*spec.list).pages;
+    for (const PageEntry& entry : pages.first(list.offsets[r + 1] - list.offsets[r])) {
+      list.epochs.push_back(entry.epoch);
+      if (spec.is_ring()) list.ring_pages.push_back(entry.page);
+    }
   }
   return list;
 }
 
 int64_t CountRawPages(const Plan::State& plan) {
   const PlannedList& raw = plan.lists.front();
-  PageMap seen(static_cast<int64_t>(raw.entries.size()));
+  PageMap seen(static_cast<int64_t>(raw.ring_pages.size()));
   int32_t num_pages = 0;
   for (size_t r = 0; r < plan.work.requests.size(); ++r) {
     const RawPages used = RawPagesOf(plan.work.requests[r]);
-    const std::span<const PageEntry> pages = raw.pages(r);
-    for (size_t i = 0; i < pages.size(); ++i) {
-      if (!used.Contains(static_cast<int64_t>(i))) continue;
-      if (seen.FindOrInsert(pages[i].page, num_pages) == num_pages) ++num_pages;
+    for (size_t i = raw.offsets[r]; i < raw.offsets[r + 1]; ++i) {
+      if (!used.Contains(static_cast<int64_t>(i - raw.offsets[r]))) continue;
+      if (seen.FindOrInsert(raw.ring_pages[i], num_pages) == num_pages) ++num_pages;
     }
   }
   return num_pages;
@@ -81,19 +83,16 @@ void AddConfig(const ModelConfig& config, Fingerprint& hash) {
   hash.Add(config.layer_ratios);
 }
 
+// The pages of ragged lists are part of the packed work.
 void AddList(const Plan::State& plan, const PlannedList& list, Fingerprint& hash) {
   const ListSpec& spec = *list.spec;
   hash.Add(static_cast<uint64_t>((plan.spaces.*spec.space).num_pages));
-  for (size_t r = 0; r < plan.owners.size(); ++r) {
-    if (plan.work.requests[r].num_tokens == 0) continue;
-    const RowRange range = plan.owners[r].ranges.*spec.range;
-    hash.Add(static_cast<uint64_t>(range.begin));
-    hash.Add(static_cast<uint64_t>(range.end));
-    for (const PageEntry& entry : list.pages(r)) {
-      hash.Add(static_cast<uint64_t>(entry.page));
-      hash.Add(entry.epoch);
-    }
+  for (const PlannedOwner& owner : plan.owners) {
+    hash.Add(static_cast<uint64_t>((owner.ranges.*spec.range).begin));
+    hash.Add(static_cast<uint64_t>((owner.ranges.*spec.range).end));
   }
+  hash.Add(list.ring_pages);
+  for (const uint64_t epoch : list.epochs) hash.Add(epoch);
 }
 
 void AddWork(const PackedWork& work, Fingerprint& hash) {

@@ -73,18 +73,20 @@ RowRange Advance(const ListSpec& spec, AttentionKind kind, RowRange range, int64
 
 Status RecheckList(const Plan::State& plan, const PlannedList& list) {
   const ListSpec& spec = *list.spec;
+  const PageSpaceView& space = plan.spaces.*spec.space;
+  const std::span<const int32_t> pages = list.pages(plan.work);
+  std::vector<PageEntry> entries;
   for (size_t r = 0; r < plan.work.requests.size(); ++r) {
     const PlannedRequest& request = plan.work.requests[r];
     if (request.num_tokens == 0) continue;
-    const ListUse use = UseOf(spec, plan.kind, request.start_pos, request.num_tokens);
-    const std::span<const PageEntry> pages = list.pages(r);
-    for (size_t i = 0; i < pages.size(); ++i) {
-      const auto index = static_cast<int64_t>(i);
-      const bool written = use.written_pages.Contains(index);
-      if (IsGoodEntry(plan.spaces.*spec.space, pages[i], written)) continue;
-      return CheckEntry(plan.spaces.*spec.space, spec, pages[i], written, static_cast<int64_t>(r),
-                        index);
+    entries.clear();
+    for (size_t i = list.offsets[r]; i < list.offsets[r + 1]; ++i) {
+      entries.push_back({pages[i], list.epochs[i]});
     }
+    const ListUse use = UseOf(spec, plan.kind, request.start_pos, request.num_tokens);
+    const int64_t bad = FindBadEntry(space, entries, use.written_pages);
+    if (bad < 0) continue;
+    return EntryError(space, spec, entries[static_cast<size_t>(bad)], static_cast<int64_t>(r), bad);
   }
   return {};
 }

@@ -18,16 +18,18 @@
 
 namespace millipede {
 
-// One of the kind's lists: the entries of every request that the step may touch.
+// One of the kind's lists: the entries of every request that the step may touch. Lists are long, so
+// the packed work and this share the page ids of ragged ones.
 struct PlannedList {
   const ListSpec* spec = nullptr;
   std::vector<size_t>
       offsets;  // [requests + 1]: request r has entries [offsets[r], offsets[r + 1])
-  std::vector<PageEntry> entries;
-  uint64_t generation = 0;  // of the space when the entries were last found good
+  std::vector<uint64_t> epochs;
+  std::vector<int32_t> ring_pages;  // [entries] of a ring; spec->packed_pages of a ragged list
+  uint64_t generation = 0;          // of the space when the entries were last found good
 
-  std::span<const PageEntry> pages(size_t r) const {
-    return std::span(entries).subspan(offsets[r], offsets[r + 1] - offsets[r]);
+  std::span<const int32_t> pages(const PackedWork& work) const {
+    return spec->is_ring() ? ring_pages : work.*spec->packed_pages;
   }
 };
 

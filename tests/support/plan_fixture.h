@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
+#include <stdexcept>
 #include <vector>
 
 #include "millipede/pages.h"
@@ -111,6 +112,9 @@ struct EngineRequest {
       : kind(attention_kind) {
     const auto draw = [&](EngineSpace& space, int64_t num_pages) {
       std::vector<PageEntry> pages;
+      if (std::ranges::count(space.ref_counts, 0) < num_pages) {
+        throw std::runtime_error("the engine has too few pages for this test");
+      }
       while (static_cast<int64_t>(pages.size()) < num_pages) {
         const auto page = static_cast<int32_t>(random() % space.epochs.size());
         if (space.ref_counts[static_cast<size_t>(page)] == 0) pages.push_back(space.Own(page));
