@@ -39,7 +39,8 @@ class CasesTest : public ::testing::Test {
 class KindCasesTest : public CasesTest, public ::testing::WithParamInterface<AttentionKind> {};
 
 INSTANTIATE_TEST_SUITE_P(Kinds, KindCasesTest,
-                         ::testing::Values(AttentionKind::kSwa, AttentionKind::kHca),
+                         ::testing::Values(AttentionKind::kSwa, AttentionKind::kHca,
+                                           AttentionKind::kCsa),
                          testing::KindTestName);
 
 // --- Visibility ----------------------------------------------------------------------------------
@@ -120,10 +121,13 @@ TEST_P(KindCasesTest, InactiveRequestsKeepEveryByteAndOutputRowsPastTheStepKeepT
   std::vector<float> sin(kRows * kRopePairs, 0.0F);
   AlignedBytes workspace(plan.workspace_bytes(1));
   AlignedBytes overlay(plan.overlay_bytes());
-  const StepTensors tensors = {.x = MakeView<const float>(x.data(), 6, kHcStreams, config_.hidden),
+  StepTensors tensors = {.x = MakeView<const float>(x.data(), 6, kHcStreams, config_.hidden),
                                .rope = {MakeView<const float>(cos.data(), 6, kRopePairs),
                                         MakeView<const float>(sin.data(), 6, kRopePairs)},
                                .x_out = MakeView(x_out.data(), 6, kHcStreams, config_.hidden)};
+  const auto num_events = static_cast<int64_t>(plan.work().events.size());
+  tensors.event_rope = {MakeView<const float>(cos.data(), num_events, kRopePairs),
+                        MakeView<const float>(sin.data(), num_events, kRopePairs)};
   ASSERT_TRUE(world.layer().Run(context_, plan, 0, world.pools(), tensors, workspace.span(),
                                 overlay.span()));
   // Run leaves all rings alone, and the rows past the step.

@@ -32,7 +32,8 @@ TEST_P(BigPresetTest, FlashStepMatchesTheGolden) { CheckStep(ModelConfig::Flash(
 TEST_P(BigPresetTest, ProStepMatchesTheGolden) { CheckStep(ModelConfig::Pro(), GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, BigPresetTest,
-                         ::testing::Values(AttentionKind::kSwa, AttentionKind::kHca),
+                         ::testing::Values(AttentionKind::kSwa, AttentionKind::kHca,
+                                           AttentionKind::kCsa),
                          testing::KindTestName);
 
 }  // namespace

@@ -174,6 +174,12 @@ void ExpectGoldenStages(DecodeWorld& world, const EntryResult& result,
         compressed.push_back(world.MainRow(result.id, row).data());
       }
     }
+    if (world.kind() == AttentionKind::kCsa) {
+      ExpectGoldenSelection(world, golden, result, token, rope, profile);
+      for (const int32_t row : part(result.topk_idx, static_cast<size_t>(config.index_topk))) {
+        if (row >= 0) compressed.push_back(world.MainRow(result.id, row).data());
+      }
+    }
     Expect("heads", reference::JudgeHeads(heads, golden.Attend(q, window, compressed, rope).heads));
     const auto attn_out = part(result.attn_out, hidden);
     Expect("attn_out", reference::JudgeAttnOut(attn_out, golden.ProjectOutput(heads), profile));
