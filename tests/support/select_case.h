@@ -49,8 +49,10 @@ class SelectCase {
 
   void Plan() {
     const StepRequest step[] = {
-        {.start_pos = num_candidates_ * kCsaRatio, .num_tokens = 1, .request = &world_.request(0)}};
-    plan.emplace(Plan::Create(world_.config(), kSelectKind, 1, world_.spaces(), step).value());
+        {.start_pos = start_pos(), .num_tokens = 1, .request = &world_.request(0)}};
+    auto made = Plan::Create(world_.config(), kSelectKind, 1, world_.spaces(), step);
+    if (!made) throw std::runtime_error(made.error().message);
+    plan.emplace(std::move(made).value());
   }
 
   void Run(Context& context, int64_t k) {
