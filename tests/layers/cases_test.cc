@@ -122,9 +122,9 @@ TEST_P(KindCasesTest, InactiveRequestsKeepEveryByteAndOutputRowsPastTheStepKeepT
   AlignedBytes workspace(plan.workspace_bytes(1));
   AlignedBytes overlay(plan.overlay_bytes());
   StepTensors tensors = {.x = MakeView<const float>(x.data(), 6, kHcStreams, config_.hidden),
-                               .rope = {MakeView<const float>(cos.data(), 6, kRopePairs),
-                                        MakeView<const float>(sin.data(), 6, kRopePairs)},
-                               .x_out = MakeView(x_out.data(), 6, kHcStreams, config_.hidden)};
+                         .rope = {MakeView<const float>(cos.data(), 6, kRopePairs),
+                                  MakeView<const float>(sin.data(), 6, kRopePairs)},
+                         .x_out = MakeView(x_out.data(), 6, kHcStreams, config_.hidden)};
   const auto num_events = static_cast<int64_t>(plan.work().events.size());
   tensors.event_rope = {MakeView<const float>(cos.data(), num_events, kRopePairs),
                         MakeView<const float>(sin.data(), num_events, kRopePairs)};

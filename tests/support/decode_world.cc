@@ -8,7 +8,7 @@
 namespace millipede::testing {
 namespace {
 
-constexpr int32_t kRaggedPages = 1 << 15;
+constexpr int32_t kRaggedPages = 1 << 17;
 
 // Unwraps a Result, or throws its message: a test that gets here with an error has failed.
 template <typename T>
