@@ -73,45 +73,57 @@ HWY_INLINE hn::Vec<PairTag> BroadcastPair(const int16_t* key) {
 
 // Adds to sums [kTileCandidates][kLanes] what head vectors [vector, vector + kVectors) give for the
 // candidates of `keys` [kTileCandidates, 128]. Accumulator i is vector i % kVectors of candidate
-// i / kVectors. The loops over accumulators (kI) and vectors (kV) are unrolled here, so that the
-// arrays become registers.
+// i / kVectors. The loops over pairs of accumulators (kI) and vectors (kV) are unrolled here, so
+// that the arrays become registers.
 template <int kVectors, int... kI, int... kV>
-HWY_INLINE void AddHeads(std::integer_sequence<int, kI...> /*accumulators*/,
+HWY_INLINE void AddHeads(std::integer_sequence<int, kI...> /*pairs of accumulators*/,
                          std::integer_sequence<int, kV...> /*vectors*/, const PackedQuery& query,
                          int64_t vector, const int16_t* HWY_RESTRICT keys,
                          float* HWY_RESTRICT sums) {
   const ScoreTag d;
   const SumTag d32;
   const PairTag d16;
+  constexpr size_t kAccumulators = size_t{2} * sizeof...(kI);
+  static_assert(kAccumulators == size_t{kVectors} * kTileCandidates);
   const int16_t* HWY_RESTRICT codes =
       query.codes + vector / kPanelVectors * kPanelCodes + vector % kPanelVectors * kLanes * 2;
 
   // The second dots stay zero, and unused, where one instruction adds the products of a pair.
-  hn::Vec<SumTag> dots[sizeof...(kI)];
-  hn::Vec<SumTag> second_dots[sizeof...(kI)];
-  ((dots[kI] = second_dots[kI] = hn::Zero(d32)), ...);
+  hn::Vec<SumTag> dots[kAccumulators];
+  hn::Vec<SumTag> second_dots[kAccumulators];
+  ((dots[2 * kI] = dots[2 * kI + 1] = hn::Zero(d32)), ...);
+  ((second_dots[2 * kI] = second_dots[2 * kI + 1] = hn::Zero(d32)), ...);
   for (int64_t pair = 0; pair < kPairs; ++pair) {
     const hn::Vec<PairTag> heads[kVectors] = {hn::Load(
         d16, codes + kV / kPanelVectors * kPanelCodes + kV % kPanelVectors * kLanes * 2)...};
-    ((dots[kI] = hn::ReorderWidenMulAccumulate(d32, heads[kI % kVectors],
-                                               BroadcastPair(keys + kI / kVectors * kIndexDim),
-                                               dots[kI], second_dots[kI])),
+    const auto multiply = [&](size_t i) HWY_ATTR {
+      return hn::ReorderWidenMulAccumulate(
+          d32, heads[i % kVectors],
+          BroadcastPair(keys + static_cast<int64_t>(i / kVectors) * kIndexDim), hn::Zero(d32),
+          second_dots[i]);
+    };
+    // Two products, then their two sums: one by one, the sums take turns away from the products.
+    hn::Vec<SumTag> even;
+    hn::Vec<SumTag> odd;
+    ((even = multiply(2 * kI), odd = multiply(2 * kI + 1),
+      dots[2 * kI] = hn::Add(dots[2 * kI], even),
+      dots[2 * kI + 1] = hn::Add(dots[2 * kI + 1], odd)),
      ...);
     codes += kIndexPanelHeads * 2;
     keys += 2;
   }
-  ((dots[kI] = hn::RearrangeToOddPlusEven(dots[kI], second_dots[kI])), ...);
 
   const ScoreVec scales[kVectors] = {hn::Load(d, query.scales + (vector + kV) * kLanes)...};
   const ScoreVec weights[kVectors] = {hn::Load(d, query.weights + (vector + kV) * kLanes)...};
-  // Candidate by candidate, each through its vectors in ascending order.
-  const auto add = [&](size_t i, size_t v) HWY_ATTR {
-    float* sum = sums + i / kVectors * kLanes;
-    const ScoreVec product = hn::Mul(hn::ConvertTo(d, dots[i]), scales[v]);
+  const auto finish = [&](size_t i) HWY_ATTR {
+    const auto dot = hn::RearrangeToOddPlusEven(dots[i], second_dots[i]);
+    const ScoreVec product = hn::Mul(hn::ConvertTo(d, dot), scales[i % kVectors]);
     const ScoreVec positive = hn::IfThenZeroElse(hn::Lt(product, hn::Zero(d)), product);
-    hn::Store(hn::MulAdd(positive, weights[v], hn::Load(d, sum)), d, sum);
+    float* sum = sums + static_cast<int64_t>(i / kVectors) * kLanes;
+    hn::Store(hn::MulAdd(positive, weights[i % kVectors], hn::Load(d, sum)), d, sum);
   };
-  (add(kI, kI % kVectors), ...);
+  // The vectors of a candidate in ascending order.
+  ((finish(2 * kI), finish(2 * kI + 1)), ...);
 }
 
 // Head vectors [vector, num_vectors), by kVectors and then by fewer.
@@ -119,7 +131,7 @@ template <int kVectors>
 HWY_INLINE void AddHeadsFrom(const PackedQuery& query, int64_t vector, int64_t num_vectors,
                              const int16_t* keys, float* sums) {
   for (; vector + kVectors <= num_vectors; vector += kVectors) {
-    AddHeads<kVectors>(std::make_integer_sequence<int, kVectors * kTileCandidates>(),
+    AddHeads<kVectors>(std::make_integer_sequence<int, kVectors * kTileCandidates / 2>(),
                        std::make_integer_sequence<int, kVectors>(), query, vector, keys, sums);
   }
   if constexpr (kVectors > kPanelVectors) {
@@ -147,13 +159,15 @@ void WidenKeys(const IndexPage* pages, int64_t begin, int64_t count, int16_t* HW
   std::fill_n(to, (RoundUp(count, kTileCandidates) - count) * kIndexDim, int16_t{0});
 }
 
-// Asks for the keys of kTileCandidates candidates from `candidate` on, as far as there are any.
+// Asks for the keys and scales of kTileCandidates candidates from `candidate` on, as far as there
+// are any.
 HWY_INLINE void PrefetchKeys(const IndexScoreArgs& args, int64_t candidate) {
   const int64_t end = std::min(candidate + kTileCandidates, args.num_candidates);
   for (; candidate < end; ++candidate) {
     const int8_t* row = RowOf(args.pages, candidate);
     hwy::Prefetch(row);
     hwy::Prefetch(row + kIndexDim / 2);
+    hwy::Prefetch(args.pages[candidate / kPageRows].scales + candidate % kPageRows);
   }
 }
 

@@ -293,11 +293,12 @@ std::vector<Forest> Forests(std::mt19937_64& random, int64_t n) {
 TEST(IndexSelectTest, AForestEqualsASort) {
   std::mt19937_64 random(44);
   for (const int64_t n : {4097, 10 * 2048 + 513, 262'144}) {
-    for (const auto& [name, scores] : Forests(random, n)) {
+    for (const Forest& forest : Forests(random, n)) {
+      const std::vector<float>& scores = forest.scores;
       const std::vector<Candidate> expected = Sorted(scores);
       ForEachTarget(IndexSelectTargetName, [&] {
         for (const int64_t k : {512, 1024}) {
-          SCOPED_TRACE(name + ", n " + std::to_string(n) + ", k " + std::to_string(k));
+          SCOPED_TRACE(forest.name + ", n " + std::to_string(n) + ", k " + std::to_string(k));
           std::vector<std::vector<uint64_t>> leaves;
           std::vector<std::vector<uint64_t>> floored;
           uint64_t floor = 0;
