@@ -10,6 +10,7 @@
 
 #include "bench/attend/attend_bench.h"
 #include "bench/hc/hc_bench.h"
+#include "bench/index/index_bench.h"
 #include "bench/machine/peaks.h"
 #include "bench/machine/thread_team.h"
 #include "bench/matmul/matmul_bench.h"
@@ -49,6 +50,7 @@ int main(int argc, char** argv) {
   millipede::bench::RegisterMatmulBenches(team);
   millipede::bench::RegisterAttendBenches(team);
   millipede::bench::RegisterHcBenches(team);
+  millipede::bench::RegisterIndexBenches(team);
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

@@ -14,7 +14,7 @@ endif()
 add_library(millipede_options INTERFACE)
 target_compile_features(millipede_options INTERFACE cxx_std_20)
 target_compile_options(millipede_options INTERFACE
-  -ffp-contract=off -Wall -Wextra -Wshadow
+  -ffp-contract=off -Wall -Wextra -Wshadow -Wno-missing-field-initializers
   $<$<BOOL:${MILLIPEDE_WERROR}>:-Werror>)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # Highway's widest targets are picked at run time; this is the floor of the rest.

@@ -1,94 +1,16 @@
 #include "reference/golden.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
+#include "reference/numbers.h"
+
 namespace millipede::reference {
 namespace {
 
-// --- Numbers -------------------------------------------------------------------------------------
-
-double ToDouble(double value) { return value; }
-double ToDouble(Bf16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
-
-// Through float32, the precision of the layer, then to nearest even.
-Bf16 RoundBf16(double value) {
-  const auto narrow = static_cast<float>(value);
-  const auto bits = std::bit_cast<uint32_t>(narrow);
-  if (std::isnan(narrow)) return {0x7FC0};
-  return {static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16)};
-}
-
-template <typename T>
-std::vector<double> ToDoubles(std::span<const T> values) {
-  std::vector<double> doubles(values.size());
-  std::transform(values.begin(), values.end(), doubles.begin(), [](T v) { return ToDouble(v); });
-  return doubles;
-}
-
-std::vector<Bf16> RoundAll(std::span<const double> values) {
-  std::vector<Bf16> rounded(values.size());
-  std::transform(values.begin(), values.end(), rounded.begin(), RoundBf16);
-  return rounded;
-}
-
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
-// Sum of a[i] * b[i]. Independent partial sums let the compiler use vectors.
-template <typename A>
-double Dot(const A* a, const double* b, int64_t n) {
-  constexpr int64_t kLanes = 8;
-  double sums[kLanes] = {};
-  const int64_t whole = n - n % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t j = 0; j < kLanes; ++j) sums[j] += ToDouble(a[i + j]) * b[i + j];
-  }
-  for (int64_t i = whole; i < n; ++i) sums[i - whole] += ToDouble(a[i]) * b[i];
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-}
-
-int32_t Dot(const int8_t* a, const int8_t* b, int64_t n) {
-  int32_t sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += int32_t{a[i]} * int32_t{b[i]};
-  return sum;
-}
-
-// 1 / sqrt(mean(x^2) + eps).
-double InverseRms(std::span<const double> x, double eps) {
-  const double sum = Dot(x.data(), x.data(), static_cast<int64_t>(x.size()));
-  return 1 / std::sqrt(sum / static_cast<double>(x.size()) + eps);
-}
-
-// x <- rms(x), times `norm` if there is one.
-void Normalize(std::span<double> x, double eps, const float* norm = nullptr) {
-  const double inverse = InverseRms(x, eps);
-  for (size_t i = 0; i < x.size(); ++i) x[i] *= norm != nullptr ? inverse * norm[i] : inverse;
-}
-
-// Rotates the pairs (2i, 2i+1) of the last 64 lanes of a head; direction -1 is the inverse.
-void Rotate(std::span<double> head, const RopeRow& rope, double direction) {
-  double* pair = head.data() + head.size() - kRopeLanes;
-  for (size_t i = 0; i < kRopePairs; ++i, pair += 2) {
-    const double cos = rope.cos[i];
-    const double sin = direction * rope.sin[i];
-    const double even = pair[0] * cos - pair[1] * sin;
-    pair[1] = pair[0] * sin + pair[1] * cos;
-    pair[0] = even;
-  }
-}
-
-// x [inputs] times a matrix [outputs, inputs].
-template <typename W>
-std::vector<double> Project(TensorView<const W, 2> weights, std::span<const double> x) {
-  std::vector<double> y(static_cast<size_t>(weights.shape[0]));
-  for (size_t o = 0; o < y.size(); ++o) {
-    y[o] = Dot(weights.row(static_cast<int64_t>(o)), x.data(), weights.shape[1]);
-  }
-  return y;
-}
 
 // Sum of a vector as a balanced tree of neighbours; an odd node is carried up.
 double TreeSum(std::vector<double> nodes) {
@@ -100,34 +22,6 @@ double TreeSum(std::vector<double> nodes) {
     nodes = std::move(level);
   }
   return nodes[0];
-}
-
-// --- Attention of one head -----------------------------------------------------------------------
-
-// What one tile of rows contributes: its maximum score m, l = sum p, o = sum bf16(p) * row, with
-// p = exp(score - m).
-struct Partial {
-  double max = 0;
-  double sum = 0;
-  std::vector<double> out;  // [512]
-};
-
-// `rows` are one tile's rows [n, 512], `q` one head.
-Partial AttendTile(std::span<const double> q, std::span<const double> rows) {
-  const size_t n = rows.size() / kHeadDim;
-  std::vector<double> scores(n);
-  for (size_t r = 0; r < n; ++r) {
-    scores[r] = Dot(q.data(), &rows[r * kHeadDim], kHeadDim) / std::sqrt(double{kHeadDim});
-  }
-  Partial tile{*std::max_element(scores.begin(), scores.end()), 0,
-               std::vector<double>(kHeadDim, 0.0)};
-  for (size_t r = 0; r < n; ++r) {
-    const double p = std::exp(scores[r] - tile.max);
-    const double rounded = ToDouble(RoundBf16(p));
-    tile.sum += p;
-    for (size_t d = 0; d < kHeadDim; ++d) tile.out[d] += rounded * rows[r * kHeadDim + d];
-  }
-  return tile;
 }
 
 // --- The hyper-connection matrix -----------------------------------------------------------------
@@ -259,12 +153,7 @@ Quantized Golden::ProjectLatent(std::span<const Bf16> xn) const {
 
 std::vector<Bf16> Golden::ProjectQuery(std::span<const int8_t> qr, float qr_scale,
                                        const RopeRow& rope) const {
-  std::vector<double> q(static_cast<size_t>(weights_.wq_b.shape[0]));
-  for (size_t o = 0; o < q.size(); ++o) {
-    const int32_t sum =
-        Dot(weights_.wq_b.row(static_cast<int64_t>(o)), qr.data(), weights_.wq_b.shape[1]);
-    q[o] = sum * double{qr_scale} * weights_.wq_b_scale.data[o];
-  }
+  std::vector<double> q = ProjectCodes(weights_.wq_b, weights_.wq_b_scale.data, qr, qr_scale);
   for (size_t first = 0; first < q.size(); first += kHeadDim) {
     const auto head = std::span(q).subspan(first, kHeadDim);
     Normalize(head, config_.rms_eps);
@@ -278,28 +167,6 @@ std::vector<Bf16> Golden::ProjectKv(std::span<const Bf16> xn, const RopeRow& rop
   Normalize(kv, config_.rms_eps, weights_.kv_norm.data);
   Rotate(kv, rope, 1);
   return RoundAll(kv);
-}
-
-AttendResult Golden::Attend(std::span<const Bf16> q, std::span<const Bf16* const> window,
-                            const RopeRow& rope, bool inverse_rope) const {
-  std::vector<double> rows;
-  for (const Bf16* row : window) {
-    for (size_t d = 0; d < kHeadDim; ++d) rows.push_back(ToDouble(row[d]));
-  }
-  AttendResult result;
-  for (size_t h = 0; h < q.size() / kHeadDim; ++h) {
-    const std::vector<double> head = ToDoubles(q.subspan(h * kHeadDim, kHeadDim));
-    Partial partial = AttendTile(head, rows);
-    // The sink joins the denominator once, after every tile.
-    const double sink = weights_.attn_sink.data[h];
-    const double denominator = partial.sum + std::exp(sink - partial.max);
-    for (double& out : partial.out) out /= denominator;
-    if (inverse_rope) Rotate(partial.out, rope, -1);
-    const std::vector<Bf16> rounded = RoundAll(partial.out);
-    result.heads.insert(result.heads.end(), rounded.begin(), rounded.end());
-    result.log_sum_exp.push_back(static_cast<float>(partial.max + std::log(partial.sum)));
-  }
-  return result;
 }
 
 std::vector<Bf16> Golden::ProjectOutput(std::span<const Bf16> heads) const {
@@ -320,7 +187,7 @@ std::vector<Bf16> Golden::ProjectOutput(std::span<const Bf16> heads) const {
     for (size_t g = 0; g < groups; ++g) {
       const int8_t* codes =
           weights_.wo_b.row(static_cast<int64_t>(d)) + static_cast<int64_t>(g) * o_rank;
-      sums[g] = Dot(codes, latents[g].codes.data(), o_rank) * double{latents[g].scale};
+      sums[g] = DotCodes(codes, latents[g].codes.data(), o_rank) * double{latents[g].scale};
     }
     out[d] = TreeSum(std::move(sums)) * weights_.wo_b_scale.data[d];
   }
@@ -339,45 +206,6 @@ std::vector<float> Golden::HcPost(std::span<const float> x, std::span<const Bf16
     }
   }
   return x_out;
-}
-
-// --- End to end ----------------------------------------------------------------------------------
-
-SwaDecoder::SwaDecoder(const Golden& golden, int64_t start_pos)
-    : golden_(golden), next_position_(start_pos) {}
-
-void SwaDecoder::SetHistory(int64_t position, std::span<const Bf16> row) {
-  history_[position].assign(row.begin(), row.end());
-}
-
-std::span<const Bf16> SwaDecoder::KvAt(int64_t position) const { return history_.at(position); }
-
-void SwaDecoder::Append(std::span<const float> x, const RopeRow& rope) {
-  const std::vector<Bf16> xn = golden_.AttnNorm(golden_.HcPre(x).x_mixed);
-  history_[next_position_++] = golden_.ProjectKv(xn, rope);
-}
-
-TokenResult SwaDecoder::DecodeAt(int64_t position, std::span<const float> x,
-                                 const RopeRow& rope) const {
-  TokenResult token;
-  token.hc = golden_.HcPre(x);
-  token.xn = golden_.AttnNorm(token.hc.x_mixed);
-  token.qr = golden_.ProjectLatent(token.xn);
-  token.q = golden_.ProjectQuery(token.qr.codes, token.qr.scale, rope);
-  token.kv = history_.at(position);
-  std::vector<const Bf16*> window;
-  for (int64_t p = std::max<int64_t>(0, position - kWindowRows + 1); p <= position; ++p) {
-    window.push_back(history_.at(p).data());
-  }
-  token.heads = golden_.Attend(token.q, window, rope).heads;
-  token.attn_out = golden_.ProjectOutput(token.heads);
-  token.x_out = golden_.HcPost(x, token.attn_out, token.hc.post, token.hc.comb);
-  return token;
-}
-
-TokenResult SwaDecoder::Decode(std::span<const float> x, const RopeRow& rope) {
-  Append(x, rope);
-  return DecodeAt(next_position_ - 1, x, rope);
 }
 
 }  // namespace millipede::reference

@@ -46,10 +46,17 @@ Result<std::unique_ptr<Executor>> MakeThreadExecutor(int num_threads);
 
 // What the executed code did, counted where it is done: for one request of the batch, or summed.
 struct WorkCounters {
-  int64_t query_tokens = 0;       // tokens that went through attention, summed over layers
-  int64_t window_rows = 0;        // window rows attended, summed over those tokens
-  int64_t raw_rows_written = 0;   // rows commit wrote to the raw ring, summed over layers
-  int64_t raw_pages_touched = 0;  // distinct raw pages of a request read or written by any layer
+  int64_t query_tokens = 0;        // tokens that went through attention, summed over layers
+  int64_t window_rows = 0;         // window rows attended, summed over those tokens
+  int64_t raw_rows_written = 0;    // rows commit wrote to the raw ring, summed over layers
+  int64_t raw_pages_touched = 0;   // distinct raw pages of a request read or written by any layer
+  int64_t shards = 0;              // HCA shards attended, summed over tokens
+  int64_t leaves = 0;              // CSA leaves scored, summed over tokens
+  int64_t candidates = 0;          // CSA candidates scored, summed over tokens
+  int64_t merges = 0;              // merges of CSA selections, summed over tokens
+  int64_t compressed_rows = 0;     // compressed rows attended, summed over tokens
+  int64_t events = 0;              // compressed rows emitted
+  int64_t state_rows_written = 0;  // rows commit wrote to state rings
 };
 
 // Time and calls of one named parallel region.

@@ -35,27 +35,52 @@ struct LayerWeights {
   TensorView<const Bf16, 3> wo_a;         // [G, o_rank, H/G*512]
   TensorView<const int8_t, 2> wo_b;       // [D, G*o_rank]
   TensorView<const float, 1> wo_b_scale;  // [D]
+
+  // HCA and CSA: the main compressor; L is 512 lanes for HCA, 1024 (front and back) for CSA.
+  TensorView<const Bf16, 2> cmp_wkv;    // [L, D]
+  TensorView<const Bf16, 2> cmp_wgate;  // [L, D]
+  TensorView<const float, 2> cmp_ape;   // [ratio, L]
+  TensorView<const float, 1> cmp_norm;  // [512]
+
+  // CSA: the indexer's query path and its own compressor. Hi is the number of indexer heads.
+  TensorView<const int8_t, 2> idx_wq_b;        // [Hi*128, q_rank]
+  TensorView<const float, 1> idx_wq_b_scale;   // [Hi*128]
+  TensorView<const Bf16, 2> idx_weights_proj;  // [Hi, D]
+  TensorView<const Bf16, 2> idx_cmp_wkv;       // [256, D]
+  TensorView<const Bf16, 2> idx_cmp_wgate;     // [256, D]
+  TensorView<const float, 2> idx_cmp_ape;      // [4, 256]
+  TensorView<const float, 1> idx_cmp_norm;     // [128]
 };
 
 // A step's inputs and output. x_out may be x itself.
 struct StepTensors {
   TensorView<const float, 3> x;  // [T,4,D]
   RopeRows rope;                 // [T,32]
+  RopeRows event_rope;           // [E,32] HCA, CSA: at the rope_position of the plan's events
   TensorView<float, 3> x_out;    // [T,4,D]
+
+  // CSA: [T,index_topk] rows to attend to instead of the indexer's own choice, as AttendInputs
+  // says; a selection an earlier run returned gives that run's bits. Empty: the indexer chooses.
+  TensorView<const int32_t, 2> selection;
 };
 
 // Where a run leaves its intermediate values. A view that is set is used in place of workspace, so
 // what it holds afterwards is what the layer computed with.
 struct StepActivations {
-  TensorView<Bf16, 2> x_mixed;    // [T,D]
-  TensorView<float, 2> post;      // [T,4]
-  TensorView<float, 3> comb;      // [T,4,4]
-  TensorView<Bf16, 2> xn;         // [T,D]
-  TensorView<int8_t, 2> qr;       // [T,q_rank]
-  TensorView<float, 1> qr_scale;  // [T]
-  TensorView<Bf16, 3> q;          // [T,H,512]
-  TensorView<Bf16, 3> heads;      // [T,H,512], after inverse RoPE
-  TensorView<Bf16, 2> attn_out;   // [T,D]
+  TensorView<Bf16, 2> x_mixed;       // [T,D]
+  TensorView<float, 2> post;         // [T,4]
+  TensorView<float, 3> comb;         // [T,4,4]
+  TensorView<Bf16, 2> xn;            // [T,D]
+  TensorView<int8_t, 2> qr;          // [T,q_rank]
+  TensorView<float, 1> qr_scale;     // [T]
+  TensorView<Bf16, 3> q;             // [T,H,512]
+  TensorView<int8_t, 3> idx_q;       // [T,Hi,128] CSA, as are those up to topk_score
+  TensorView<float, 2> idx_q_scale;  // [T,Hi]
+  TensorView<float, 2> idx_weights;  // [T,Hi]
+  TensorView<int32_t, 2> topk_idx;   // [T,index_topk]; not set by a run with a given selection
+  TensorView<float, 2> topk_score;   // [T,index_topk]
+  TensorView<Bf16, 3> heads;         // [T,H,512], after inverse RoPE
+  TensorView<Bf16, 2> attn_out;      // [T,D]
 };
 
 class Layer {
@@ -88,6 +113,11 @@ class Layer {
 
 // The KV rows [T,512] that a run left in its overlay; empty if the overlay is too small.
 TensorView<const Bf16, 2> OverlayKv(const Plan& plan, std::span<const std::byte> overlay);
+
+// The state rows [T,1024] (HCA) or [T,2048] (CSA) in it, and the inner state rows [T,512] (CSA);
+// empty for other kinds.
+TensorView<const float, 2> OverlayState(const Plan& plan, std::span<const std::byte> overlay);
+TensorView<const float, 2> OverlayInnerState(const Plan& plan, std::span<const std::byte> overlay);
 
 // Writes the accepted tokens' rows of one layer from its overlay into its rings. `accepted` has one
 // count in [0, num_tokens] per request of the batch; the first layer's commit fixes it. The last

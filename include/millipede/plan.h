@@ -21,7 +21,8 @@ struct StepRequest {
   int64_t num_tokens = 0;  // new tokens, any count; 0 is the same as inactive
 
   // The lists: those of `request` if it is set, else the raw descriptors in `pages`. Neither is
-  // looked at for an inactive request.
+  // looked at for an inactive request. Entries of a ragged list behind the rows that the step reads
+  // or writes are not looked at either, so pages may be acquired ahead.
   const Request* request = nullptr;
   RequestPages pages;
 };
@@ -38,10 +39,45 @@ struct QueryToken {
   int32_t request = 0;
   int32_t window_rows = 0;  // rows in window_sources, 1 to 128
   int64_t position = 0;
-  int32_t raw_write_row = 0;  // raw ring row (page * 32 + slot) this token's KV goes to at commit
+  int32_t raw_write_row = 0;           // raw ring row (page * 32 + slot) its KV goes to at commit
+  int32_t state_write_row = -1;        // HCA, CSA: the same of its state row, in state pool rows
+  int32_t inner_state_write_row = -1;  // CSA: the same of its inner state row
 };
 
-// The packed work of one step for all layers of one kind.
+// A token of the step that finishes a block, and the compressed row it emits.
+struct CompressEvent {
+  int32_t request = 0;
+  int32_t query = 0;             // the boundary token
+  int32_t row = 0;               // the compressed row
+  int32_t main_write_row = 0;    // where it goes, a main pool row (page * 32 + slot)
+  int32_t index_write_row = -1;  // CSA: where its index key goes
+  int32_t rope_position = 0;     // the block's first position: rotates the row
+};
+
+// Up to 128 consecutive compressed rows that one HCA query attends to.
+struct HcaShard {
+  int32_t query = 0;
+  int32_t first_row = 0;   // a multiple of 128
+  int32_t num_rows = 0;    // 1 to 128
+  int32_t first_page = 0;  // its rows lie in main_pages[first_page], [first_page + 1], ...
+};
+
+// Up to 2,048 consecutive candidates that one CSA query scores.
+struct CsaLeaf {
+  int32_t query = 0;
+  int32_t first_candidate = 0;  // a multiple of 2,048
+  int32_t num_candidates = 0;   // 1 to 2,048
+  int32_t first_page = 0;       // their keys lie in index_pages[first_page], ...
+};
+
+// Merges the selections in slots `left` and `right` of a query into `left`. Leaf i of a query fills
+// its slot i.
+struct CsaMerge {
+  int32_t left = 0;
+  int32_t right = 0;
+};
+
+// The packed work of one step for all layers of one kind. Arrays of other kinds are empty.
 struct PackedWork {
   std::vector<PlannedRequest> requests;  // [requests of the batch]
   std::vector<QueryToken> queries;       // [T]
@@ -50,7 +86,33 @@ struct PackedWork {
   // -2 - t is the KV of step token t, and -1 pads behind window_rows entries.
   std::vector<int32_t> window_sources;
 
+  // HCA and CSA: boundary tokens [E] in query order. The state rows each pools, oldest first:
+  // [E, 128] for HCA, [E, 8] for CSA (4 front, 4 back): a row >= 0 is persistent (page * rows per
+  // page + slot), -2 - t is the state row of step token t, -1 is a row before position 0.
+  std::vector<CompressEvent> events;
+  std::vector<int32_t> event_sources;        // in the state pool
+  std::vector<int32_t> inner_event_sources;  // CSA: in the inner state pool
+
+  // HCA and CSA: the pages that hold a request's compressed rows the step reads or writes, logical
+  // page i of request r at main_pages[main_page_offsets[r] + i]; the same for CSA index keys.
+  std::vector<int32_t> main_page_offsets;  // [requests + 1]
+  std::vector<int32_t> main_pages;
+  std::vector<int32_t> index_page_offsets;  // [requests + 1]
+  std::vector<int32_t> index_pages;
+
+  // HCA: the shards of query t are [shard_offsets[t], shard_offsets[t + 1]), 0 to 64, by row.
+  std::vector<int32_t> shard_offsets;  // [T + 1]
+  std::vector<HcaShard> shards;
+
+  // CSA: the leaves of query t are [leaf_offsets[t], leaf_offsets[t + 1]), 0 to 128, by candidate;
+  // L >= 1 leaves have L - 1 merges, pairs level by level with an odd node carried up, in order.
+  std::vector<int32_t> leaf_offsets;  // [T + 1]
+  std::vector<CsaLeaf> leaves;
+  std::vector<int32_t> merge_offsets;  // [T + 1]
+  std::vector<CsaMerge> merges;
+
   int64_t window_rows = 0;        // sum over queries
+  int64_t compressed_rows = 0;    // HCA rows attended, CSA candidates scored; sum over queries
   int64_t raw_pages_read = 0;     // distinct raw pages read, summed over requests
   int64_t raw_pages_written = 0;  // distinct raw pages with a write slot, summed over requests
 };

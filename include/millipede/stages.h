@@ -112,12 +112,90 @@ Status ProjectKv(Context& context, const ModelConfig& config, const MatrixBf16& 
                  TensorView<const float, 1> kv_norm, TensorView<const Bf16, 2> xn,
                  const RopeRows& rope, TensorView<Bf16, 2> kv, Scratch scratch);
 
+// A compressor's weights, packed. L lanes of kv and as many of score: 512 for HCA; 2 * 512 for
+// CSA's main compressor and 2 * 128 for its indexer's, front half and back half.
+struct CompressorWeights {
+  MatrixBf16 wkv;           // [L, D]
+  MatrixBf16 wgate;         // [L, D]
+  std::vector<float> ape;   // [ratio, L], added to the score of a token by its place in its block
+  std::vector<float> norm;  // [512], or [128] for the indexer's
+};
+
+// State rows of the plan's tokens: xn [T,D] -> state [T,2*L], a row [kv | score + ape].
+Status ProjectState(Context& context, const ModelConfig& config, const Plan& plan,
+                    const CompressorWeights& weights, TensorView<const Bf16, 2> xn,
+                    TensorView<float, 2> state, Scratch scratch);
+
+struct CompressInputs {
+  PoolView state;                        // this layer's state ring pool
+  TensorView<const float, 2> new_state;  // [T,2*L] of the step's tokens (the overlay)
+  TensorView<const float, 1> norm;       // [512]
+  RopeRows rope;                         // [E,32] at the rope_position of each event
+};
+
+// Pools each event's state rows, per lane weighted by the softmax of their scores; norm, RoPE,
+// bf16; writes the row to its place in `main`, the layer's main pool. HCA, and CSA's main
+// compressor.
+Status Compress(Context& context, const ModelConfig& config, const Plan& plan,
+                const CompressInputs& inputs, PoolView main);
+
+// CSA: the indexer's weights, packed.
+struct IndexerWeights {
+  MatrixInt8 wq_b;               // [Hi*128, q_rank]
+  MatrixBf16 weights_proj;       // [Hi, D]
+  CompressorWeights compressor;  // of index keys
+};
+
+struct IndexQueryOutputs {
+  TensorView<int8_t, 3> idx_q;       // [T,Hi,128]
+  TensorView<float, 2> idx_q_scale;  // [T,Hi]
+  TensorView<float, 2> idx_weights;  // [T,Hi], xn * weights_proj * 128^-1/2 * Hi^-1/2
+};
+
+// CSA: the indexer's queries from the latent qr [T,q_rank], qr_scale [T] (RoPE, Hadamard, int8 per
+// head), and the weights of its heads from xn [T,D].
+Status ProjectIndexQuery(Context& context, const ModelConfig& config, const IndexerWeights& weights,
+                         TensorView<const int8_t, 2> qr, TensorView<const float, 1> qr_scale,
+                         TensorView<const Bf16, 2> xn, const RopeRows& rope,
+                         const IndexQueryOutputs& outputs, Scratch scratch);
+
+// CSA: as Compress for the inner state rows [T,512] and norm [128], then Hadamard and int8; writes
+// each event's key and scale to its place in the layer's index pools.
+Status CompressIndex(Context& context, const ModelConfig& config, const Plan& plan,
+                     const CompressInputs& inputs, PoolView index_rows, PoolView index_scales);
+
+struct SelectInputs {
+  TensorView<const int8_t, 3> idx_q;       // [T,Hi,128]
+  TensorView<const float, 2> idx_q_scale;  // [T,Hi]
+  TensorView<const float, 2> idx_weights;  // [T,Hi]
+  PoolView index_rows;                     // this layer's index pools
+  PoolView index_scales;
+};
+
+inline constexpr int64_t kMaxTopK = 2048;
+
+// Scratch bytes of Select for the top `k`.
+int64_t SelectScratchBytes(const ModelConfig& config, int64_t k, int num_threads);
+
+// CSA: the exact top k of each query's visible candidates, k = topk_idx.shape[1] in [1, kMaxTopK],
+// by score[c] = key_scale[c] * sum over h of max(int(idx_q[h] . key[c]) * idx_q_scale[h], 0) *
+// idx_weights[h]. Higher score first, equal scores by lower index, NaN last. topk_idx [T,k], -1 in
+// unused places; topk_score [T,k], -FLT_MAX there, may be empty.
+Status Select(Context& context, const ModelConfig& config, const Plan& plan,
+              const SelectInputs& inputs, TensorView<int32_t, 2> topk_idx,
+              TensorView<float, 2> topk_score, Scratch scratch);
+
 struct AttendInputs {
   TensorView<const Bf16, 3> q;       // [T,H,512]
   TensorView<const float, 1> sink;   // [H], -inf for none
   RopeRows rope;                     // [T,32]; not read if heads stay before inverse RoPE
   PoolView raw;                      // this layer's pool of the plan's raw space
   TensorView<const Bf16, 2> new_kv;  // [T,512] KV rows of the step's tokens (the overlay)
+  PoolView main;                     // HCA, CSA: this layer's main pool
+
+  // CSA: [T,index_topk] the compressed rows of each query, in the order they are summed: as many
+  // distinct visible rows as there are, index_topk at most, then -1.
+  TensorView<const int32_t, 2> selection;
 };
 
 struct AttendOutputs {
@@ -126,8 +204,10 @@ struct AttendOutputs {
   bool inverse_rope = true;          // false: heads before the inverse rotation
 };
 
-// Attention over the rows the plan names. kPlanMismatch if the pool is not one of the plan's space;
-// kStaleEpoch and its like if pages were released since the plan was made.
+// Attention over the rows the plan names, and for CSA the selection; kInvalidArgument naming
+// request and token for a selection that is not as described above. kPlanMismatch if the pool is
+// not one of the plan's space; kStaleEpoch and its like if pages were released since the plan was
+// made.
 Status Attend(Context& context, const ModelConfig& config, const Plan& plan,
               const AttendInputs& inputs, const AttendOutputs& outputs, Scratch scratch);
 

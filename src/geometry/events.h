@@ -43,6 +43,11 @@ constexpr PooledPositions PooledBy(AttentionKind kind, int64_t row) {
   return {{back.begin - ratio, back.begin}, back};
 }
 
+// State rows that one event pools, absent ones before position 0 included.
+constexpr int64_t PooledRows(AttentionKind kind) {
+  return kind == AttentionKind::kCsa ? 2 * RatioOf(kind) : RatioOf(kind);
+}
+
 }  // namespace millipede
 
 #endif  // MILLIPEDE_GEOMETRY_EVENTS_H_

@@ -1,5 +1,5 @@
-// What the ceiling implies. The numbers are capacities that other code relies on: a mask of ring
-// pages is 32 bits, a row of a page space is an int32.
+// What the ceiling implies. The numbers are capacities that other code relies on: a row of a page
+// space is an int32.
 #include <cstdint>
 #include <limits>
 
@@ -22,9 +22,10 @@ static_assert(BoundaryToken(AttentionKind::kCsa, 262'143) == kLastPosition);
 
 static_assert(FormatOf(PoolKind::kRaw).ring_rows() == kWindowRows);
 static_assert(FormatOf(PoolKind::kHcaState).ring_rows() == kHcaRatio);
-static_assert(FormatOf(PoolKind::kHcaState).ring_pages <= 32);
 static_assert(FormatOf(PoolKind::kCsaState).ring_rows() == 2 * kCsaRatio);
 static_assert(FormatOf(PoolKind::kCsaInnerState).ring_rows() == 2 * kCsaRatio);
+static_assert(PooledRows(AttentionKind::kHca) == FormatOf(PoolKind::kHcaState).ring_rows());
+static_assert(PooledRows(AttentionKind::kCsa) == FormatOf(PoolKind::kCsaState).ring_rows());
 
 static_assert(int64_t{kMaxPagesPerSpace} * kPageRows <= std::numeric_limits<int32_t>::max());
 

@@ -24,17 +24,6 @@ constexpr int32_t RingSlot(const PoolFormat& format, int64_t position) {
   return static_cast<int32_t>(RingOffset(format, position) % format.rows_per_page);
 }
 
-// Bit i is set if ring page i holds a position of `positions`. Rings have at most 32 pages.
-constexpr uint32_t RingPageMask(const PoolFormat& format, RowRange positions) {
-  uint32_t mask = 0;
-  const int64_t end = std::min(positions.end, positions.begin + format.ring_rows());
-  for (int64_t p = positions.begin; p < end;) {
-    mask |= uint32_t{1} << RingPage(format, p);
-    p += format.rows_per_page - RingSlot(format, p);  // on to the next page's first row
-  }
-  return mask;
-}
-
 // The raw positions a step that starts at `start` reads: the window of its first token, less that
 // token itself.
 constexpr RowRange RawRowsRead(int64_t start) { return {WindowRange(start).begin, start}; }

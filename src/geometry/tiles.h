@@ -42,6 +42,21 @@ inline constexpr int64_t kHeadBlock = 16;    // heads side by side in vector lan
 inline constexpr int64_t kQueryBlock = 8;    // consecutive tokens of a request that share KV rows
 inline constexpr int64_t kAttendRows = 128;  // most rows of one softmax tile
 
+// --- Indexer -------------------------------------------------------------------------------------
+// A packed indexer query is int16 codes [head panel][64 pairs][16 heads][2], then float scales
+// [heads] and weights [heads], heads padded with zeros to whole panels.
+inline constexpr int64_t kIndexPanelHeads = 16;
+
+constexpr int64_t PaddedIndexHeads(int64_t num_heads) {
+  return RoundUp(num_heads, kIndexPanelHeads);
+}
+
+// Bytes of a packed query, a multiple of kBufferAlignment: 16,896 with 64 heads.
+constexpr int64_t PackedIndexQueryBytes(int64_t num_heads) {
+  return PaddedIndexHeads(num_heads) *
+         static_cast<int64_t>(kIndexDim * sizeof(int16_t) + 2 * sizeof(float));
+}
+
 }  // namespace millipede
 
 #endif  // MILLIPEDE_GEOMETRY_TILES_H_

@@ -77,6 +77,19 @@ constexpr int64_t LeafTail(int64_t num_candidates) {
 // Pairwise merges of `num_leaves` leaves into one.
 constexpr int64_t NumMerges(int64_t num_leaves) { return num_leaves == 0 ? 0 : num_leaves - 1; }
 
+// Rows of one piece of a token's compressed rows: a shard, a leaf. 0 for SWA, which has none.
+constexpr int64_t PieceRows(AttentionKind kind) {
+  switch (kind) {
+    case AttentionKind::kSwa:
+      return 0;
+    case AttentionKind::kHca:
+      return kShardRows;
+    case AttentionKind::kCsa:
+      return kLeafCandidates;
+  }
+  return 0;
+}
+
 // Pages of a ragged list that cover `num_rows` rows.
 constexpr int64_t PagesForRows(int64_t num_rows) { return CeilDiv(num_rows, kPageRows); }
 

@@ -22,11 +22,12 @@ std::string ShapeText(const std::array<int64_t, kRank>& shape) {
 }
 
 // kShapeMismatch unless `view` has exactly `shape`, a stride that does not make rows overlap, and
-// (if it has elements) data aligned for its type.
+// data aligned for its type. Where no rows are wanted, a view that was never set will do.
 template <typename T, int kRank>
 Status CheckView(
     const char* name, const TensorView<T, kRank>& view,
     const std::type_identity_t<std::array<int64_t, static_cast<size_t>(kRank)>>& shape) {
+  if (shape[0] == 0 && view.data == nullptr) return {};
   if (view.shape != shape) {
     return MakeError(ErrorCode::kShapeMismatch, name, "shape {}; allowed: {}",
                      ShapeText(view.shape), ShapeText(shape));
@@ -49,9 +50,10 @@ Status CheckView(
   return {};
 }
 
-inline Status CheckRope(const RopeRows& rope, int64_t num_rows) {
-  MILLIPEDE_RETURN_IF_ERROR(CheckView("rope.cos", rope.cos, {num_rows, kRopePairs}));
-  return CheckView("rope.sin", rope.sin, {num_rows, kRopePairs});
+inline Status CheckRope(const char* name, const RopeRows& rope, int64_t num_rows) {
+  const std::string prefix = name;
+  MILLIPEDE_RETURN_IF_ERROR(CheckView((prefix + ".cos").c_str(), rope.cos, {num_rows, kRopePairs}));
+  return CheckView((prefix + ".sin").c_str(), rope.sin, {num_rows, kRopePairs});
 }
 
 // kBufferTooSmall unless `buffer` has `required_bytes` and starts at a multiple of 64.

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "geometry/rings.h"
 #include "layers/checks.h"
+#include "layers/pool_rows.h"
 #include "millipede/layer.h"
 #include "pages/view_checks.h"
 #include "plan/plan_state.h"
@@ -18,6 +20,58 @@ TensorView<const Bf16, 2> OverlayKv(const Plan& plan, std::span<const std::byte>
                   kHeadDim);
 }
 
+TensorView<const float, 2> OverlayState(const Plan& plan, std::span<const std::byte> overlay) {
+  const OverlayLayout layout = LayOutOverlay(plan.kind(), plan.num_tokens());
+  if (plan.kind() == AttentionKind::kSwa ||
+      static_cast<int64_t>(overlay.size()) < layout.total_bytes) {
+    return {};
+  }
+  const PoolKind kind =
+      plan.kind() == AttentionKind::kHca ? PoolKind::kHcaState : PoolKind::kCsaState;
+  return MakeView(reinterpret_cast<const float*>(overlay.data() + layout.state), plan.num_tokens(),
+                  FormatOf(kind).row_bytes / static_cast<int64_t>(sizeof(float)));
+}
+
+TensorView<const float, 2> OverlayInnerState(const Plan& plan, std::span<const std::byte> overlay) {
+  const OverlayLayout layout = LayOutOverlay(plan.kind(), plan.num_tokens());
+  if (plan.kind() != AttentionKind::kCsa ||
+      static_cast<int64_t>(overlay.size()) < layout.total_bytes) {
+    return {};
+  }
+  return MakeView(reinterpret_cast<const float*>(overlay.data() + layout.inner_state),
+                  plan.num_tokens(),
+                  FormatOf(PoolKind::kCsaInnerState).row_bytes / int64_t{sizeof(float)});
+}
+
+namespace {
+
+// One ring of a kind: where its rows lie, and where each token's new row is and goes.
+struct RingWrites {
+  PoolKind kind;
+  PoolView pool;
+  int32_t QueryToken::*write_row;
+  const std::byte* rows;  // [T, row_bytes] in the overlay
+};
+
+// Writes the rows of tokens [first_query + begin, first_query + end).
+void WriteRows(const PackedWork& work, const RingWrites& ring, int64_t first_query, int64_t begin,
+               int64_t end) {
+  const int64_t row_bytes = FormatOf(ring.kind).row_bytes;
+  for (int64_t token = first_query + begin; token < first_query + end; ++token) {
+    const QueryToken& query = work.queries[static_cast<size_t>(token)];
+    std::memcpy(PoolRow<std::byte>(ring.pool, ring.kind, query.*ring.write_row),
+                ring.rows + token * row_bytes, static_cast<size_t>(row_bytes));
+  }
+}
+
+// The first of `count` accepted tokens whose row stays in a ring: of more than it holds, the last
+// ones do.
+int64_t FirstKept(PoolKind kind, int64_t count) {
+  return std::max<int64_t>(0, count - FormatOf(kind).ring_rows());
+}
+
+}  // namespace
+
 Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, int32_t layer_index,
                                           const LayerPools& pools,
                                           std::span<const std::byte> overlay,
@@ -25,28 +79,51 @@ Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, in
   Plan::State& plan_state = *plan.state();
   MILLIPEDE_RETURN_IF_ERROR(
       CheckPoolView(pools.raw, PoolKind::kRaw, plan_state.spaces.raw.num_pages, "pools.raw"));
+  const bool csa = plan.kind() == AttentionKind::kCsa;
+  const PoolKind state_kind = csa ? PoolKind::kCsaState : PoolKind::kHcaState;
+  if (plan.kind() != AttentionKind::kSwa) {
+    MILLIPEDE_RETURN_IF_ERROR(
+        CheckPoolView(pools.state, state_kind, plan_state.spaces.state.num_pages, "pools.state"));
+  }
+  if (csa) {
+    MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(pools.inner_state, PoolKind::kCsaInnerState,
+                                            plan_state.spaces.inner_state.num_pages,
+                                            "pools.inner_state"));
+  }
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("overlay", overlay, plan.overlay_bytes()));
   MILLIPEDE_RETURN_IF_ERROR(BeginCommit(plan_state, layer_index, accepted));
 
   const PackedWork& work = plan.work();
-  const TensorView<const Bf16, 2> new_kv = OverlayKv(plan, overlay);
-  constexpr int64_t kRawRowBytes = FormatOf(PoolKind::kRaw).row_bytes;
+  std::vector<RingWrites> rings;
+  rings.push_back({PoolKind::kRaw, pools.raw, &QueryToken::raw_write_row,
+                   reinterpret_cast<const std::byte*>(OverlayKv(plan, overlay).data)});
+  if (plan.kind() != AttentionKind::kSwa) {
+    rings.push_back({state_kind, pools.state, &QueryToken::state_write_row,
+                     reinterpret_cast<const std::byte*>(OverlayState(plan, overlay).data)});
+  }
+  if (csa) {
+    rings.push_back({PoolKind::kCsaInnerState, pools.inner_state,
+                     &QueryToken::inner_state_write_row,
+                     reinterpret_cast<const std::byte*>(OverlayInnerState(plan, overlay).data)});
+  }
   const auto num_requests = static_cast<int64_t>(work.requests.size());
   ReserveRequestCounts(context, num_requests);
   ParallelFor(context, "commit", num_requests, [&](int64_t r, int thread) {
-    const PlannedRequest& request = work.requests[static_cast<size_t>(r)];
+    const int64_t first_query = work.requests[static_cast<size_t>(r)].first_query;
     const int64_t count = accepted[static_cast<size_t>(r)];
-    // Of more tokens than the ring holds, only the last ones stay.
-    for (int64_t i = std::max<int64_t>(0, count - kWindowRows); i < count; ++i) {
-      const int64_t token = request.first_query + i;
-      const QueryToken& query = work.queries[static_cast<size_t>(token)];
-      std::byte* page =
-          pools.raw.base + int64_t{query.raw_write_row / kPageRows} * pools.raw.page_stride_bytes;
-      std::memcpy(page + int64_t{query.raw_write_row % kPageRows} * kRawRowBytes, new_kv.row(token),
-                  static_cast<size_t>(kRawRowBytes));
-      RequestCounts& counts = CountsOf(context, thread, r);
-      counts.raw_rows_written += 1;
-      counts.raw_ring_pages |= 1U << (query.position % kWindowRows / kPageRows);
+    RequestCounts& counts = CountsOf(context, thread, r);
+    for (const RingWrites& ring : rings) {
+      const int64_t first = FirstKept(ring.kind, count);
+      WriteRows(work, ring, first_query, first, count);
+      if (ring.kind == PoolKind::kRaw) {
+        counts.raw_rows_written += count - first;
+        for (int64_t i = first; i < count; ++i) {
+          const int64_t position = work.queries[static_cast<size_t>(first_query + i)].position;
+          counts.raw_ring_pages |= uint32_t{1} << RingPage(FormatOf(ring.kind), position);
+        }
+      } else {
+        counts.state_rows_written += count - first;
+      }
     }
   });
   return FinishCommit(plan_state, layer_index, accepted);

@@ -1,6 +1,6 @@
 #include "millipede/layer.h"
 
-#include <cmath>
+#include <algorithm>
 #include <utility>
 
 #include "layers/checks.h"
@@ -13,7 +13,11 @@
 namespace millipede {
 
 int64_t StageScratchBytes(const ModelConfig& config, int64_t num_tokens, int num_threads) {
-  return LayOutWorkspace(config, num_tokens, num_threads).scratch_bytes;
+  int64_t most = 0;
+  for (const AttentionKind kind : {AttentionKind::kSwa, AttentionKind::kHca, AttentionKind::kCsa}) {
+    most = std::max(most, LayOutWorkspace(config, kind, num_tokens, num_threads).scratch_bytes);
+  }
+  return most;
 }
 
 struct Layer::State {
@@ -28,6 +32,8 @@ struct Layer::State {
   MatrixBf16 wkv;
   MatrixInt8 wq_b;
   OutputWeights output;
+  CompressorWeights compressor;  // HCA, CSA
+  IndexerWeights indexer;        // CSA
 };
 
 namespace {
@@ -71,9 +77,9 @@ Status Place(const char* name, const TensorView<T, kRank>& given, std::span<std:
   return {};
 }
 
-Status PlaceActivations(const ModelConfig& config, int64_t num_tokens, const StepActivations& given,
-                        std::span<std::byte> workspace, const WorkspaceLayout& layout,
-                        StepActivations& placed) {
+Status PlaceActivations(const ModelConfig& config, AttentionKind kind, int64_t num_tokens,
+                        const StepActivations& given, std::span<std::byte> workspace,
+                        const WorkspaceLayout& layout, StepActivations& placed) {
   const int64_t hidden = config.hidden;
   const int64_t heads = config.num_heads;
   MILLIPEDE_RETURN_IF_ERROR(Place("activations.x_mixed", given.x_mixed, workspace, layout.x_mixed,
@@ -90,10 +96,88 @@ Status PlaceActivations(const ModelConfig& config, int64_t num_tokens, const Ste
                                   layout.qr_scale, {num_tokens}, placed.qr_scale));
   MILLIPEDE_RETURN_IF_ERROR(Place("activations.q", given.q, workspace, layout.q,
                                   {num_tokens, heads, kHeadDim}, placed.q));
+  if (kind == AttentionKind::kCsa) {
+    const int64_t index_heads = config.num_index_heads;
+    MILLIPEDE_RETURN_IF_ERROR(Place("activations.idx_q", given.idx_q, workspace, layout.idx_q,
+                                    {num_tokens, index_heads, kIndexDim}, placed.idx_q));
+    MILLIPEDE_RETURN_IF_ERROR(Place("activations.idx_q_scale", given.idx_q_scale, workspace,
+                                    layout.idx_q_scale, {num_tokens, index_heads},
+                                    placed.idx_q_scale));
+    MILLIPEDE_RETURN_IF_ERROR(Place("activations.idx_weights", given.idx_weights, workspace,
+                                    layout.idx_weights, {num_tokens, index_heads},
+                                    placed.idx_weights));
+    MILLIPEDE_RETURN_IF_ERROR(Place("activations.topk_idx", given.topk_idx, workspace,
+                                    layout.topk_idx, {num_tokens, config.index_topk},
+                                    placed.topk_idx));
+    MILLIPEDE_RETURN_IF_ERROR(Place("activations.topk_score", given.topk_score, workspace,
+                                    layout.topk_score, {num_tokens, config.index_topk},
+                                    placed.topk_score));
+  }
   MILLIPEDE_RETURN_IF_ERROR(Place("activations.heads", given.heads, workspace, layout.heads,
                                   {num_tokens, heads, kHeadDim}, placed.heads));
   return Place("activations.attn_out", given.attn_out, workspace, layout.attn_out,
                {num_tokens, hidden}, placed.attn_out);
+}
+
+// A compressor's weights as a caller gives them; `prefix` is "cmp" or "idx_cmp".
+struct CompressorViews {
+  const char* prefix;
+  TensorView<const Bf16, 2> wkv;
+  TensorView<const Bf16, 2> wgate;
+  TensorView<const float, 2> ape;
+  TensorView<const float, 1> norm;
+};
+
+// A compressor of `lanes` kv lanes and `ratio` tokens per row, which has `width` lanes.
+Status PackCompressor(const ModelConfig& config, const CompressorViews& views, int64_t ratio,
+                      int64_t lanes, int64_t width, CompressorWeights& to) {
+  const auto name = [&](const char* weight) { return fmt::format("{}_{}", views.prefix, weight); };
+  const std::string wkv = name("wkv");
+  const std::string wgate = name("wgate");
+  MILLIPEDE_RETURN_IF_ERROR(CheckView(wkv.c_str(), views.wkv, {lanes, config.hidden}));
+  MILLIPEDE_RETURN_IF_ERROR(CheckView(wgate.c_str(), views.wgate, {lanes, config.hidden}));
+  MILLIPEDE_RETURN_IF_ERROR(CheckView(name("ape").c_str(), views.ape, {ratio, lanes}));
+  MILLIPEDE_RETURN_IF_ERROR(CopyVector(name("norm").c_str(), views.norm, width, to.norm));
+  MILLIPEDE_RETURN_IF_ERROR(Take(wkv.c_str(), MatrixBf16::Pack(views.wkv), to.wkv));
+  MILLIPEDE_RETURN_IF_ERROR(Take(wgate.c_str(), MatrixBf16::Pack(views.wgate), to.wgate));
+  to.ape.resize(static_cast<size_t>(ratio * lanes));
+  for (int64_t row = 0; row < ratio; ++row) {
+    std::copy_n(views.ape.row(row), lanes, to.ape.begin() + row * lanes);
+  }
+  return {};
+}
+
+Status PackIndexer(const ModelConfig& config, const LayerWeights& weights, IndexerWeights& to) {
+  const int64_t num_heads = config.num_index_heads;
+  MILLIPEDE_RETURN_IF_ERROR(
+      CheckView("idx_wq_b", weights.idx_wq_b, {num_heads * kIndexDim, config.q_rank}));
+  MILLIPEDE_RETURN_IF_ERROR(
+      CheckView("idx_weights_proj", weights.idx_weights_proj, {num_heads, config.hidden}));
+  MILLIPEDE_RETURN_IF_ERROR(
+      Take("idx_wq_b", MatrixInt8::Pack(weights.idx_wq_b, weights.idx_wq_b_scale), to.wq_b));
+  MILLIPEDE_RETURN_IF_ERROR(
+      Take("idx_weights_proj", MatrixBf16::Pack(weights.idx_weights_proj), to.weights_proj));
+  return PackCompressor(config,
+                        {"idx_cmp", weights.idx_cmp_wkv, weights.idx_cmp_wgate, weights.idx_cmp_ape,
+                         weights.idx_cmp_norm},
+                        kCsaRatio, 2 * kIndexDim, kIndexDim, to.compressor);
+}
+
+// The pools that a kind's layer reads and writes beside the raw one.
+Status CheckCompressedPools(AttentionKind kind, const KindSpaces& spaces, const LayerPools& pools) {
+  const bool csa = kind == AttentionKind::kCsa;
+  MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(pools.main, csa ? PoolKind::kCsaMain : PoolKind::kHcaMain,
+                                          spaces.main.num_pages, "pools.main"));
+  MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(pools.state,
+                                          csa ? PoolKind::kCsaState : PoolKind::kHcaState,
+                                          spaces.state.num_pages, "pools.state"));
+  if (!csa) return {};
+  MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(pools.inner_state, PoolKind::kCsaInnerState,
+                                          spaces.inner_state.num_pages, "pools.inner_state"));
+  MILLIPEDE_RETURN_IF_ERROR(CheckPoolView(pools.index_rows, PoolKind::kCsaIndexRows,
+                                          spaces.index.num_pages, "pools.index_rows"));
+  return CheckPoolView(pools.index_scales, PoolKind::kCsaIndexScales, spaces.index.num_pages,
+                       "pools.index_scales");
 }
 
 }  // namespace
@@ -108,9 +192,6 @@ AttentionKind Layer::kind() const { return state_->kind; }
 Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
                             const LayerWeights& weights) {
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
-  if (kind != AttentionKind::kSwa) {
-    return MakeError(ErrorCode::kInvalidArgument, "kind", "{}; allowed: swa", KindName(kind));
-  }
   auto state = std::make_unique<State>();
   state->config = config;
   state->kind = kind;
@@ -148,6 +229,13 @@ Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
     MILLIPEDE_RETURN_IF_ERROR(
         Take("wo_b", MatrixInt8::Pack(wo_b, weights.wo_b_scale), state->output.wo_b[group]));
   }
+  if (kind != AttentionKind::kSwa) {
+    const bool csa = kind == AttentionKind::kCsa;
+    MILLIPEDE_RETURN_IF_ERROR(PackCompressor(
+        config, {"cmp", weights.cmp_wkv, weights.cmp_wgate, weights.cmp_ape, weights.cmp_norm},
+        csa ? kCsaRatio : kHcaRatio, csa ? 2 * kHeadDim : kHeadDim, kHeadDim, state->compressor));
+    if (csa) MILLIPEDE_RETURN_IF_ERROR(PackIndexer(config, weights, state->indexer));
+  }
   return Layer(std::move(state));
 }
 
@@ -166,6 +254,13 @@ int64_t Layer::weight_bytes() const {
   sum += bf16_bytes(state_->wq_a) + bf16_bytes(state_->wkv) + int8_bytes(state_->wq_b);
   for (const MatrixBf16& wo_a : state_->output.wo_a) sum += bf16_bytes(wo_a);
   for (const MatrixInt8& wo_b : state_->output.wo_b) sum += int8_bytes(wo_b);
+  const IndexerWeights& indexer = state_->indexer;
+  const CompressorWeights* const compressors[] = {&state_->compressor, &indexer.compressor};
+  for (const CompressorWeights* compressor : compressors) {
+    sum += bf16_bytes(compressor->wkv) + bf16_bytes(compressor->wgate) +
+           static_cast<int64_t>((compressor->ape.size() + compressor->norm.size()) * sizeof(float));
+  }
+  sum += int8_bytes(indexer.wq_b) + bf16_bytes(indexer.weights_proj);
   return sum;
 }
 
@@ -184,16 +279,27 @@ Status Layer::Run(Context& context, const Plan& plan, int32_t layer_index, const
       CheckView("tensors.x", tensors.x, {num_tokens, kHcStreams, config.hidden}));
   MILLIPEDE_RETURN_IF_ERROR(
       CheckView("tensors.x_out", tensors.x_out, {num_tokens, kHcStreams, config.hidden}));
-  MILLIPEDE_RETURN_IF_ERROR(CheckRope(tensors.rope, num_tokens));
+  MILLIPEDE_RETURN_IF_ERROR(CheckRope("rope", tensors.rope, num_tokens));
   MILLIPEDE_RETURN_IF_ERROR(
       CheckPoolView(pools.raw, PoolKind::kRaw, plan_state.spaces.raw.num_pages, "pools.raw"));
-  const WorkspaceLayout layout = LayOutWorkspace(config, num_tokens, context.num_threads());
+  const bool csa = state_->kind == AttentionKind::kCsa;
+  if (state_->kind != AttentionKind::kSwa) {
+    MILLIPEDE_RETURN_IF_ERROR(CheckCompressedPools(state_->kind, plan_state.spaces, pools));
+    MILLIPEDE_RETURN_IF_ERROR(CheckRope("event_rope", tensors.event_rope,
+                                        static_cast<int64_t>(plan.work().events.size())));
+  }
+  if (csa && !tensors.selection.empty()) {
+    MILLIPEDE_RETURN_IF_ERROR(
+        CheckView("tensors.selection", tensors.selection, {num_tokens, config.index_topk}));
+  }
+  const WorkspaceLayout layout =
+      LayOutWorkspace(config, state_->kind, num_tokens, context.num_threads());
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("workspace", workspace, layout.total_bytes));
   const OverlayLayout overlay_layout = LayOutOverlay(state_->kind, num_tokens);
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("overlay", overlay, overlay_layout.total_bytes));
   StepActivations step;
   MILLIPEDE_RETURN_IF_ERROR(
-      PlaceActivations(config, num_tokens, activations, workspace, layout, step));
+      PlaceActivations(config, state_->kind, num_tokens, activations, workspace, layout, step));
   MILLIPEDE_RETURN_IF_ERROR(BeginRun(plan_state, layer_index));
 
   const Scratch scratch = workspace.subspan(static_cast<size_t>(layout.scratch),
@@ -211,12 +317,54 @@ Status Layer::Run(Context& context, const Plan& plan, int32_t layer_index, const
                                          tensors.rope, step.q, scratch));
   MILLIPEDE_RETURN_IF_ERROR(ProjectKv(context, config, state_->wkv, ViewOf(state_->kv_norm),
                                       step.xn, tensors.rope, new_kv, scratch));
+  TensorView<const int32_t, 2> selection;
+  if (state_->kind != AttentionKind::kSwa) {
+    const TensorView<float, 2> new_state = MakeView(PartOf<float>(overlay, overlay_layout.state),
+                                                    num_tokens, (csa ? 4 : 2) * int64_t{kHeadDim});
+    MILLIPEDE_RETURN_IF_ERROR(
+        ProjectState(context, config, plan, state_->compressor, step.xn, new_state, scratch));
+    MILLIPEDE_RETURN_IF_ERROR(Compress(context, config, plan,
+                                       {.state = pools.state,
+                                        .new_state = new_state,
+                                        .norm = ViewOf(state_->compressor.norm),
+                                        .rope = tensors.event_rope},
+                                       pools.main));
+  }
+  if (csa) {
+    const IndexerWeights& indexer = state_->indexer;
+    const TensorView<float, 2> new_inner =
+        MakeView(PartOf<float>(overlay, overlay_layout.inner_state), num_tokens, 4 * kIndexDim);
+    MILLIPEDE_RETURN_IF_ERROR(
+        ProjectState(context, config, plan, indexer.compressor, step.xn, new_inner, scratch));
+    MILLIPEDE_RETURN_IF_ERROR(CompressIndex(context, config, plan,
+                                            {.state = pools.inner_state,
+                                             .new_state = new_inner,
+                                             .norm = ViewOf(indexer.compressor.norm),
+                                             .rope = tensors.event_rope},
+                                            pools.index_rows, pools.index_scales));
+    selection = tensors.selection;
+    if (selection.empty()) {
+      MILLIPEDE_RETURN_IF_ERROR(
+          ProjectIndexQuery(context, config, indexer, step.qr, step.qr_scale, step.xn, tensors.rope,
+                            {step.idx_q, step.idx_q_scale, step.idx_weights}, scratch));
+      MILLIPEDE_RETURN_IF_ERROR(Select(context, config, plan,
+                                       {.idx_q = step.idx_q,
+                                        .idx_q_scale = step.idx_q_scale,
+                                        .idx_weights = step.idx_weights,
+                                        .index_rows = pools.index_rows,
+                                        .index_scales = pools.index_scales},
+                                       step.topk_idx, step.topk_score, scratch));
+      selection = step.topk_idx;
+    }
+  }
   MILLIPEDE_RETURN_IF_ERROR(Attend(context, config, plan,
                                    {.q = step.q,
                                     .sink = ViewOf(state_->sink),
                                     .rope = tensors.rope,
                                     .raw = pools.raw,
-                                    .new_kv = new_kv},
+                                    .new_kv = new_kv,
+                                    .main = pools.main,
+                                    .selection = selection},
                                    {.heads = step.heads, .log_sum_exp = {}}, scratch));
   MILLIPEDE_RETURN_IF_ERROR(
       ProjectOutput(context, config, state_->output, step.heads, step.attn_out, scratch));

@@ -1,53 +1,14 @@
 // From the mixed stream to queries and KV rows.
-#include "kernels/matmul_bf16.h"
 #include "kernels/matmul_int8.h"
 #include "kernels/norm_heads.h"
 #include "kernels/norm_rows.h"
 #include "layers/checks.h"
-#include "layers/split.h"
+#include "layers/product.h"
 #include "millipede/stages.h"
 #include "plan/step_layout.h"
 #include "runtime/context.h"
 
 namespace millipede {
-namespace {
-
-Status CheckMatrix(const char* name, int64_t num_outputs, int64_t num_inputs,
-                   int64_t required_outputs, int64_t required_inputs) {
-  if (num_outputs != required_outputs || num_inputs != required_inputs) {
-    return MakeError(ErrorCode::kShapeMismatch, name, "shape [{}, {}]; allowed: [{}, {}]",
-                     num_outputs, num_inputs, required_outputs, required_inputs);
-  }
-  return {};
-}
-
-// product [T, num_outputs] = x * matrix, float32, dense.
-void MultiplyAll(Context& context, const char* region, const MatrixBf16& matrix,
-                 const TensorView<const Bf16, 2>& x, const ProductScratch& layout,
-                 Scratch scratch) {
-  const int64_t num_outputs = matrix.num_outputs();
-  auto* product = PartOf<float>(scratch, layout.product);
-  const ProductSplit split(x.shape[0], num_outputs, context.num_threads());
-  ParallelFor(context, region, split.num_items(), [&](int64_t item, int thread) {
-    const RowRange rows = split.rows(item);
-    const RowRange panels = split.panels(item);
-    MatmulBf16({.x = x.row(rows.begin),
-                .x_stride = x.stride0,
-                .num_rows = rows.end - rows.begin,
-                .num_inputs = matrix.num_inputs(),
-                .weights = matrix.data(),
-                .num_outputs = num_outputs,
-                .panel_begin = panels.begin,
-                .panel_end = panels.end,
-                .out = product + rows.begin * num_outputs + panels.begin * kPanelOutputs,
-                .out_stride = num_outputs,
-                .scratch = PartOf<std::byte>(
-                    scratch, layout.per_thread + thread * layout.per_thread_bytes)});
-  });
-}
-
-}  // namespace
-
 Status AttnNorm(Context& context, const ModelConfig& config, TensorView<const float, 1> attn_norm,
                 TensorView<const Bf16, 2> x_mixed, TensorView<Bf16, 2> xn) {
   const int64_t num_tokens = x_mixed.shape[0];
@@ -99,7 +60,7 @@ Status ProjectQuery(Context& context, const ModelConfig& config, const MatrixInt
                                         num_heads * kHeadDim, config.q_rank));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("qr", qr, {num_tokens, config.q_rank}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("qr_scale", qr_scale, {num_tokens}));
-  MILLIPEDE_RETURN_IF_ERROR(CheckRope(rope, num_tokens));
+  MILLIPEDE_RETURN_IF_ERROR(CheckRope("rope", rope, num_tokens));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("q", q, {num_tokens, num_heads, kHeadDim}));
   const QueryScratch layout = LayOutQuery(context.num_threads());
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("scratch", scratch, layout.total_bytes));
@@ -146,7 +107,7 @@ Status ProjectKv(Context& context, const ModelConfig& config, const MatrixBf16& 
       CheckMatrix("wkv", wkv.num_outputs(), wkv.num_inputs(), kHeadDim, config.hidden));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("kv_norm", kv_norm, {kHeadDim}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("xn", xn, {num_tokens, config.hidden}));
-  MILLIPEDE_RETURN_IF_ERROR(CheckRope(rope, num_tokens));
+  MILLIPEDE_RETURN_IF_ERROR(CheckRope("rope", rope, num_tokens));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("kv", kv, {num_tokens, kHeadDim}));
   const ProductScratch layout = LayOutProduct(kHeadDim, num_tokens, context.num_threads());
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("scratch", scratch, layout.total_bytes));

@@ -4,12 +4,13 @@
 
 #include <span>
 
+#include "millipede/config.h"
 #include "millipede/plan.h"
 
 namespace millipede {
 
-// The work of a step that CheckStep accepted for kSwa.
-PackedWork PackSwa(std::span<const StepRequest> requests);
+// The work of a step that CheckStep accepted.
+PackedWork PackStep(AttentionKind kind, std::span<const StepRequest> requests);
 
 }  // namespace millipede
 

@@ -1,5 +1,5 @@
-// A map from page id to a small number, for comparing page lists. Its memory follows the number of
-// pages listed, not the size of the pool they come from.
+// Small hash tables of page ids, for comparing page lists. Their memory follows the number of pages
+// listed, not the size of the pool they come from.
 #ifndef MILLIPEDE_PLAN_PAGE_MAP_H_
 #define MILLIPEDE_PLAN_PAGE_MAP_H_
 
@@ -9,6 +9,12 @@
 
 namespace millipede {
 
+// Spreads page ids over tables of up to 2^32 slots.
+inline uint64_t HashPage(int32_t page) {
+  return (static_cast<uint64_t>(page) * 0x9E3779B97F4A7C15ULL) >> 32;
+}
+
+// From page id to a small number.
 class PageMap {
  public:
   // Room for `max_pages` different pages.
@@ -33,13 +39,37 @@ class PageMap {
 
   // The slot that holds `page`, or the empty one where it would go.
   uint64_t SlotOf(int32_t page) const {
-    uint64_t i = (static_cast<uint64_t>(page) * 0x9E3779B97F4A7C15ULL) >> 32 & mask_;
+    uint64_t i = HashPage(page) & mask_;
     while (slots_[i].page >= 0 && slots_[i].page != page) i = (i + 1) & mask_;
     return i;
   }
 
   std::vector<Slot> slots_;
   uint64_t mask_;
+};
+
+// The pages of one list. Reused from list to list, so that only the longest one allocates.
+class PageSet {
+ public:
+  // Empties the set and makes room for `max_pages` different pages.
+  void Reset(int64_t max_pages) {
+    slots_.assign(std::bit_ceil(static_cast<uint64_t>(2 * max_pages)), -1);
+    mask_ = slots_.size() - 1;
+  }
+
+  // Adds `page` >= 0; false if it is there already.
+  bool Insert(int32_t page) {
+    uint64_t i = HashPage(page) & mask_;
+    for (; slots_[i] >= 0; i = (i + 1) & mask_) {
+      if (slots_[i] == page) return false;
+    }
+    slots_[i] = page;
+    return true;
+  }
+
+ private:
+  std::vector<int32_t> slots_;
+  uint64_t mask_ = 0;
 };
 
 }  // namespace millipede

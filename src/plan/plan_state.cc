@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "plan/validate.h"
+#include "geometry/visibility.h"
+#include "plan/check_lists.h"
 
 namespace millipede {
 namespace {
@@ -23,15 +24,19 @@ Status CheckLayer(const Plan::State& plan, int32_t layer) {
 // Two plans of one request may be live. The commit of one advances the request, and then the rows
 // the other names are no longer those it was made for.
 Status CheckOwnersUnmoved(const Plan::State& plan) {
-  for (size_t r = 0; r < plan.lists.size(); ++r) {
-    const PlannedLists& lists = plan.lists[r];
-    if (lists.owner == nullptr) continue;
-    const RowRange now = RangesOf(*lists.owner, plan.kind).raw;
-    const RowRange planned = lists.ranges.raw;
-    if (now.begin != planned.begin || now.end != planned.end) {
-      return MakeRequestError(ErrorCode::kRangeMismatch, static_cast<int64_t>(r), "raw.valid",
-                              "[{}, {}); allowed: [{}, {}), as planned", now.begin, now.end,
-                              planned.begin, planned.end);
+  for (size_t r = 0; r < plan.owners.size(); ++r) {
+    const PlannedOwner& owner = plan.owners[r];
+    if (owner.state == nullptr) continue;
+    const RequestRanges& ranges = RangesOf(*owner.state, plan.kind);
+    for (const ListSpec& spec : ListsOfKind(plan.kind)) {
+      const RowRange now = ranges.*spec.range;
+      const RowRange planned = owner.ranges.*spec.range;
+      if (now.begin != planned.begin || now.end != planned.end) {
+        return MakeRequestError(ErrorCode::kRangeMismatch, static_cast<int64_t>(r),
+                                fmt::format("{}.valid", spec.name),
+                                "[{}, {}); allowed: [{}, {}), as planned", now.begin, now.end,
+                                planned.begin, planned.end);
+      }
     }
   }
   return {};
@@ -58,27 +63,43 @@ Status CheckAccepted(const Plan::State& plan, std::span<const int64_t> accepted)
   return {};
 }
 
-// A ring's range after `accepted` more rows.
-RowRange Advance(RowRange range, int64_t accepted, const PoolFormat& format) {
-  const int64_t end = range.end + accepted;
-  return {std::max(range.begin, end - format.ring_rows()), end};
+// A list's range after the first `accepted` of the step's tokens.
+RowRange Advance(const ListSpec& spec, AttentionKind kind, RowRange range, int64_t start,
+                 int64_t accepted) {
+  const int64_t end = start + accepted;
+  if (!spec.is_ring()) return {0, CompressedRows(kind, end)};
+  return {std::max(range.begin, end - spec.format().ring_rows()), end};
+}
+
+Status RecheckList(const Plan::State& plan, const PlannedList& list) {
+  const ListSpec& spec = *list.spec;
+  const PageSpaceView& space = plan.spaces.*spec.space;
+  const std::span<const int32_t> pages = list.pages(plan.work);
+  std::vector<PageEntry> entries;
+  for (size_t r = 0; r < plan.work.requests.size(); ++r) {
+    const PlannedRequest& request = plan.work.requests[r];
+    if (request.num_tokens == 0) continue;
+    entries.clear();
+    for (size_t i = list.offsets[r]; i < list.offsets[r + 1]; ++i) {
+      entries.push_back({pages[i], list.epochs[i]});
+    }
+    const ListUse use = UseOf(spec, plan.kind, request.start_pos, request.num_tokens);
+    const int64_t bad = FindBadEntry(space, entries, use.written_pages);
+    if (bad < 0) continue;
+    return EntryError(space, spec, entries[static_cast<size_t>(bad)], static_cast<int64_t>(r), bad);
+  }
+  return {};
 }
 
 }  // namespace
 
 Status RecheckPages(Plan::State& plan) {
-  const uint64_t generation = *plan.spaces.raw.generation;
-  if (generation == plan.raw_generation) return {};
-  for (size_t r = 0; r < plan.lists.size(); ++r) {
-    if (plan.work.requests[r].num_tokens == 0) continue;
-    const PlannedLists& lists = plan.lists[r];
-    for (size_t i = 0; i < lists.raw.size(); ++i) {
-      MILLIPEDE_RETURN_IF_ERROR(
-          CheckEntry(plan.spaces.raw, lists.raw[i], (lists.raw_pages_written >> i & 1) != 0,
-                     static_cast<int64_t>(r), "raw", static_cast<int64_t>(i)));
-    }
+  for (PlannedList& list : plan.lists) {
+    const uint64_t generation = *(plan.spaces.*list.spec->space).generation;
+    if (generation == list.generation) continue;
+    MILLIPEDE_RETURN_IF_ERROR(RecheckList(plan, list));
+    list.generation = generation;
   }
-  plan.raw_generation = generation;
   return {};
 }
 
@@ -110,13 +131,16 @@ std::vector<RequestRanges> FinishCommit(Plan::State& plan, int32_t layer,
   progress.accepted.assign(accepted.begin(), accepted.end());
   if (++progress.num_committed < plan.num_layers) return {};
 
-  std::vector<RequestRanges> ranges(plan.lists.size());
+  std::vector<RequestRanges> ranges(plan.owners.size());
   for (size_t r = 0; r < ranges.size(); ++r) {
-    if (plan.work.requests[r].num_tokens == 0) continue;
-    const PlannedLists& lists = plan.lists[r];
-    ranges[r] = lists.ranges;
-    ranges[r].raw = Advance(lists.ranges.raw, accepted[r], FormatOf(PoolKind::kRaw));
-    if (lists.owner != nullptr) SetRanges(*lists.owner, plan.kind, ranges[r]);
+    const PlannedRequest& request = plan.work.requests[r];
+    if (request.num_tokens == 0) continue;
+    const PlannedOwner& owner = plan.owners[r];
+    for (const ListSpec& spec : ListsOfKind(plan.kind)) {
+      ranges[r].*spec.range =
+          Advance(spec, plan.kind, owner.ranges.*spec.range, request.start_pos, accepted[r]);
+    }
+    if (owner.state != nullptr) SetRanges(*owner.state, plan.kind, ranges[r]);
   }
   return ranges;
 }

@@ -1,9 +1,9 @@
 // What a plan holds, and the order of calls on it. Everything but `progress` and the remembered
-// generation is fixed when the plan is made. Calls that share one plan do not overlap in time.
+// generations is fixed when the plan is made. Calls that share one plan do not overlap in time.
 #ifndef MILLIPEDE_PLAN_PLAN_STATE_H_
 #define MILLIPEDE_PLAN_PLAN_STATE_H_
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,16 +14,29 @@
 #include "millipede/plan.h"
 #include "millipede/status.h"
 #include "pages/request_state.h"
+#include "plan/list_specs.h"
 
 namespace millipede {
 
-// A request's lists as planned; empty for one that does not take part.
-struct PlannedLists {
-  std::shared_ptr<Request::State> owner;  // null for raw descriptors
+// One of the kind's lists: the entries of every request that the step may touch. Lists are long, so
+// the packed work and this share the page ids of ragged ones.
+struct PlannedList {
+  const ListSpec* spec = nullptr;
+  std::vector<size_t>
+      offsets;  // [requests + 1]: request r has entries [offsets[r], offsets[r + 1])
+  std::vector<uint64_t> epochs;
+  std::vector<int32_t> ring_pages;  // [entries] of a ring; spec->packed_pages of a ragged list
+  uint64_t generation = 0;          // of the space when the entries were last found good
+
+  std::span<const int32_t> pages(const PackedWork& work) const {
+    return spec->is_ring() ? ring_pages : work.*spec->packed_pages;
+  }
+};
+
+// A request as it was when the plan was made; empty for one that does not take part.
+struct PlannedOwner {
+  std::shared_ptr<Request::State> state;  // null for raw descriptors
   RequestRanges ranges;
-  std::array<PageEntry, FormatOf(PoolKind::kRaw).ring_pages> raw{};
-  uint32_t raw_pages_read = 0;  // masks over `raw`
-  uint32_t raw_pages_written = 0;
 };
 
 enum class LayerProgress : uint8_t { kPlanned, kRun, kCommitted };
@@ -38,18 +51,19 @@ struct Plan::State {
   ModelConfig config;
   AttentionKind kind = AttentionKind::kSwa;
   int32_t num_layers = 0;
-  KindSpaces spaces;
-  std::vector<PlannedLists> lists;  // [requests]
+  KindSpaces spaces;                 // those of the kind
+  std::vector<PlannedOwner> owners;  // [requests]
+  std::vector<PlannedList> lists;    // in the order of ListsOfKind; raw is the first
   PackedWork work;
   int64_t num_raw_pages = 0;  // distinct raw pages the step reads or may write
   uint64_t fingerprint = 0;
 
-  uint64_t raw_generation = 0;  // of the space when its pages were last found good
   PlanProgress progress;
 };
 
-// Whether the plan's pages are still its requests' own. O(1) while the generation stands; if it
-// moved, every page is checked again: kPageNotAcquired, kStaleEpoch, kSharedWritePage.
+// Whether the plan's pages are still its requests' own. O(1) while the generations of the kind's
+// spaces stand; where one moved, every page of it that the step may touch is checked again:
+// kPageNotAcquired, kStaleEpoch, kSharedWritePage.
 Status RecheckPages(Plan::State& plan);
 
 // Before layer `layer` of the plan runs: kInvalidArgument if there is no such layer, kCallOrder if

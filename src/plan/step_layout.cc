@@ -4,6 +4,8 @@
 
 #include "base/checked.h"
 #include "geometry/tiles.h"
+#include "geometry/visibility.h"
+#include "millipede/pages.h"
 
 namespace millipede {
 namespace {
@@ -55,15 +57,59 @@ QueryScratch LayOutQuery(int num_threads) {
   return layout;
 }
 
-AttendScratch LayOutAttend(int num_threads) {
-  Arena arena;
+int64_t MaxPartials(const ModelConfig& config, AttentionKind kind) {
+  const int64_t rows = AttendedRows(kind, kMaxContextTokens - 1, config.index_topk);
+  return 1 + CeilDiv(rows, kRunTiles * kAttendRows);
+}
+
+AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int64_t num_tokens,
+                           int num_threads) {
+  constexpr int64_t kPartialBytes = (kHeadDim + 2) * kHeadBlock * kFloat;
+  Arena thread;
   AttendScratch layout;
-  layout.kv_rows = arena.Take((kAttendRows + kQueryBlock - 1) * kHeadDim * kFloat);
-  layout.q = arena.Take(kHeadDim * kHeadBlock * kFloat);
-  layout.scores = arena.Take(kAttendRows * kHeadBlock * kFloat);
-  layout.partial = arena.Take((kHeadDim + 2) * kHeadBlock * kFloat);
-  layout.per_thread_bytes = arena.end();
-  layout.total_bytes = num_threads * layout.per_thread_bytes;
+  layout.kv_rows = thread.Take((kAttendRows + kQueryBlock - 1) * kHeadDim * kFloat);
+  layout.q = thread.Take(kQueryBlock * kHeadDim * kHeadBlock * kFloat);
+  layout.scores = thread.Take(kAttendRows * kHeadBlock * kFloat);
+  layout.tile = thread.Take(kPartialBytes);
+  layout.run = thread.Take(kQueryBlock * kPartialBytes);
+  layout.total = thread.Take(kQueryBlock * kPartialBytes);
+  const bool selects = kind == AttentionKind::kCsa;
+  if (selects) layout.seen_rows = thread.Take(CeilDiv(kMaxContextTokens / kCsaRatio, 8));
+  layout.per_thread_bytes = thread.end();
+  layout.max_partials = MaxPartials(config, kind);
+  Arena shared;
+  layout.per_thread = shared.Take(num_threads * layout.per_thread_bytes);
+  if (selects) layout.selected_rows = shared.Take(num_tokens * config.index_topk * kFloat);
+  if (layout.max_partials > 1) {
+    layout.split_partials = shared.Take(kMinItemsPerThread * num_threads * layout.max_partials *
+                                        kQueryBlock * kPartialBytes);
+  }
+  layout.total_bytes = shared.end();
+  return layout;
+}
+
+SelectScratch LayOutSelect(const ModelConfig& config, int64_t k, int num_threads) {
+  constexpr int64_t kWord = sizeof(uint64_t);
+  SelectScratch layout;
+  layout.max_leaves = NumLeaves(kMaxContextTokens / kCsaRatio);
+  layout.packed_query_bytes = PackedIndexQueryBytes(config.num_index_heads);
+  Arena thread;
+  layout.scores = thread.Take(kQueryBlock * kLeafCandidates * kFloat);
+  layout.per_thread_bytes = thread.end();
+
+  const int64_t query_bytes =
+      layout.packed_query_bytes + layout.max_leaves * (k * kWord + kFloat) + kWord;
+  // A little is left for the rounding of each part.
+  const int64_t room = kMaxSelectBytesPerThread - layout.per_thread_bytes - 8 * kBufferAlignment;
+  layout.chunk_queries =
+      num_threads * std::clamp<int64_t>(room / query_bytes, 1, kMaxSelectQueriesPerThread);
+  Arena shared;
+  layout.packed_queries = shared.Take(layout.chunk_queries * layout.packed_query_bytes);
+  layout.slots = shared.Take(layout.chunk_queries * layout.max_leaves * k * kWord);
+  layout.slot_counts = shared.Take(layout.chunk_queries * layout.max_leaves * kFloat);
+  layout.floors = shared.Take(layout.chunk_queries * kWord);
+  layout.per_thread = shared.Take(num_threads * layout.per_thread_bytes);
+  layout.total_bytes = shared.end();
   return layout;
 }
 
@@ -84,15 +130,23 @@ OutputScratch LayOutOutput(const ModelConfig& config, int64_t num_tokens, int nu
   return layout;
 }
 
-OverlayLayout LayOutOverlay(AttentionKind /*kind*/, int64_t num_tokens) {
+OverlayLayout LayOutOverlay(AttentionKind kind, int64_t num_tokens) {
   Arena arena;
   OverlayLayout layout;
-  layout.kv = arena.Take(num_tokens * kHeadDim * kBf16);
+  layout.kv = arena.Take(num_tokens * FormatOf(PoolKind::kRaw).row_bytes);
+  if (kind == AttentionKind::kHca) {
+    layout.state = arena.Take(num_tokens * FormatOf(PoolKind::kHcaState).row_bytes);
+  }
+  if (kind == AttentionKind::kCsa) {
+    layout.state = arena.Take(num_tokens * FormatOf(PoolKind::kCsaState).row_bytes);
+    layout.inner_state = arena.Take(num_tokens * FormatOf(PoolKind::kCsaInnerState).row_bytes);
+  }
   layout.total_bytes = arena.end();
   return layout;
 }
 
-WorkspaceLayout LayOutWorkspace(const ModelConfig& config, int64_t num_tokens, int num_threads) {
+WorkspaceLayout LayOutWorkspace(const ModelConfig& config, AttentionKind kind, int64_t num_tokens,
+                                int num_threads) {
   const int64_t model_bytes = num_tokens * config.hidden * kBf16;
   const int64_t heads_bytes = num_tokens * config.num_heads * kHeadDim * kBf16;
   Arena arena;
@@ -104,6 +158,14 @@ WorkspaceLayout LayOutWorkspace(const ModelConfig& config, int64_t num_tokens, i
   layout.qr = arena.Take(num_tokens * config.q_rank);
   layout.qr_scale = arena.Take(num_tokens * kFloat);
   layout.q = arena.Take(heads_bytes);
+  if (kind == AttentionKind::kCsa) {
+    const int64_t index_heads = num_tokens * config.num_index_heads;
+    layout.idx_q = arena.Take(index_heads * kIndexDim);
+    layout.idx_q_scale = arena.Take(index_heads * kFloat);
+    layout.idx_weights = arena.Take(index_heads * kFloat);
+    layout.topk_idx = arena.Take(num_tokens * config.index_topk * kFloat);
+    layout.topk_score = arena.Take(num_tokens * config.index_topk * kFloat);
+  }
   layout.heads = arena.Take(heads_bytes);
   layout.attn_out = arena.Take(model_bytes);
   layout.scratch_bytes = std::max({
@@ -111,9 +173,14 @@ WorkspaceLayout LayOutWorkspace(const ModelConfig& config, int64_t num_tokens, i
       LayOutProduct(config.q_rank, num_tokens, num_threads).total_bytes,
       LayOutProduct(kHeadDim, num_tokens, num_threads).total_bytes,
       LayOutQuery(num_threads).total_bytes,
-      LayOutAttend(num_threads).total_bytes,
+      LayOutAttend(config, kind, num_tokens, num_threads).total_bytes,
       LayOutOutput(config, num_tokens, num_threads).total_bytes,
   });
+  if (kind == AttentionKind::kCsa) {
+    layout.scratch_bytes = std::max(
+        {layout.scratch_bytes, LayOutSelect(config, config.index_topk, num_threads).total_bytes,
+         LayOutProduct(config.num_index_heads, num_tokens, num_threads).total_bytes});
+  }
   layout.scratch = arena.Take(layout.scratch_bytes);
   layout.total_bytes = arena.end();
   return layout;

@@ -11,21 +11,27 @@ namespace millipede {
 // Byte offsets into a workspace of `total_bytes`. Activations are linear in the step's tokens;
 // scratch is what any one stage needs, and its per-thread part does not depend on the tokens.
 struct WorkspaceLayout {
-  int64_t x_mixed = 0;   // bf16 [T,D]
-  int64_t post = 0;      // f32 [T,4]
-  int64_t comb = 0;      // f32 [T,4,4]
-  int64_t xn = 0;        // bf16 [T,D]
-  int64_t qr = 0;        // int8 [T,q_rank]
-  int64_t qr_scale = 0;  // f32 [T]
-  int64_t q = 0;         // bf16 [T,H,512]
-  int64_t heads = 0;     // bf16 [T,H,512]
-  int64_t attn_out = 0;  // bf16 [T,D]
+  int64_t x_mixed = 0;      // bf16 [T,D]
+  int64_t post = 0;         // f32 [T,4]
+  int64_t comb = 0;         // f32 [T,4,4]
+  int64_t xn = 0;           // bf16 [T,D]
+  int64_t qr = 0;           // int8 [T,q_rank]
+  int64_t qr_scale = 0;     // f32 [T]
+  int64_t q = 0;            // bf16 [T,H,512]
+  int64_t idx_q = 0;        // int8 [T,Hi,128]; CSA, as are those up to topk_score
+  int64_t idx_q_scale = 0;  // f32 [T,Hi]
+  int64_t idx_weights = 0;  // f32 [T,Hi]
+  int64_t topk_idx = 0;     // int32 [T,index_topk]
+  int64_t topk_score = 0;   // f32 [T,index_topk]
+  int64_t heads = 0;        // bf16 [T,H,512]
+  int64_t attn_out = 0;     // bf16 [T,D]
   int64_t scratch = 0;
   int64_t scratch_bytes = 0;
   int64_t total_bytes = 0;
 };
 
-WorkspaceLayout LayOutWorkspace(const ModelConfig& config, int64_t num_tokens, int num_threads);
+WorkspaceLayout LayOutWorkspace(const ModelConfig& config, AttentionKind kind, int64_t num_tokens,
+                                int num_threads);
 
 // The scratch layouts of the stages: shared parts [0, ...), then one part per thread.
 struct HcPreScratch {
@@ -34,8 +40,8 @@ struct HcPreScratch {
 };
 HcPreScratch LayOutHcPre(int64_t num_tokens);
 
-// ProjectLatent and ProjectKv: product [T,num_outputs] in float32, then the matrix kernel's scratch
-// per thread.
+// ProjectLatent, ProjectKv and (without a product of its own) ProjectState: product [T,num_outputs]
+// in float32, then the matrix kernel's scratch per thread.
 struct ProductScratch {
   int64_t product = 0;
   int64_t per_thread = 0;
@@ -44,7 +50,8 @@ struct ProductScratch {
 };
 ProductScratch LayOutProduct(int64_t num_outputs, int64_t num_tokens, int num_threads);
 
-// ProjectQuery: per thread the matrix kernel's scratch and int32 [kTileRows, 512].
+// ProjectQuery, and the queries of ProjectIndexQuery: per thread the matrix kernel's scratch and
+// int32 [kTileRows, 512].
 struct QueryScratch {
   int64_t product = 0;  // within a thread's part
   int64_t per_thread_bytes = 0;
@@ -52,16 +59,61 @@ struct QueryScratch {
 };
 QueryScratch LayOutQuery(int num_threads);
 
-// Attend, per thread.
+// Attend. Runs of 8 softmax tiles merge into one partial; the window is a partial of its own.
+inline constexpr int64_t kRunTiles = 8;
+
+// Most partials of one query: the window, and the runs of what else it attends to.
+int64_t MaxPartials(const ModelConfig& config, AttentionKind kind);
+
+// Steps with fewer items (query block times head block) than this per thread split their items by
+// partials, so that one long request fills all threads; the partials of at most this many items per
+// thread are then held until they merge.
+inline constexpr int64_t kMinItemsPerThread = 2;
+
 struct AttendScratch {
-  int64_t kv_rows = 0;  // f32 [kAttendRows + kQueryBlock - 1, 512]
-  int64_t q = 0;        // f32 [512, kHeadBlock]
+  // Within a thread's part.
+  int64_t kv_rows = 0;  // f32 panels of [kAttendRows + kQueryBlock - 1, 512]
+  int64_t q = 0;        // f32 [kQueryBlock, 512, kHeadBlock]
   int64_t scores = 0;   // f32 [kAttendRows, kHeadBlock]
-  int64_t partial = 0;  // f32 [512, kHeadBlock] and max, sum [kHeadBlock]
+  int64_t tile = 0;     // a partial
+  int64_t run = 0;      // [kQueryBlock] partials
+  int64_t total = 0;    // [kQueryBlock] partials
+  int64_t per_thread = 0;
+  int64_t per_thread_bytes = 0;
+
+  // Within a thread's part, CSA: a bit per compressed row of the longest context.
+  int64_t seen_rows = 0;
+
+  // Shared, CSA: int32 [T, index_topk] the selection as main pool rows.
+  int64_t selected_rows = 0;
+
+  // Shared: [kMinItemsPerThread * threads, max_partials, kQueryBlock] partials; none for kinds of
+  // one partial.
+  int64_t split_partials = 0;
+  int64_t max_partials = 0;
+  int64_t total_bytes = 0;
+};
+AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int64_t num_tokens,
+                           int num_threads);
+
+// Select: queries pass in chunks, so that what is held of the indexer's work follows the number of
+// threads. A query of a chunk has a slot of k entries for each leaf it may have.
+inline constexpr int64_t kMaxSelectQueriesPerThread = 8;
+inline constexpr int64_t kMaxSelectBytesPerThread = int64_t{8} << 20;
+struct SelectScratch {
+  int64_t chunk_queries = 0;   // for all threads
+  int64_t packed_queries = 0;  // [chunk_queries] queries as IndexPackQuery packs them
+  int64_t packed_query_bytes = 0;
+  int64_t slots = 0;        // u64 [chunk_queries, max_leaves, k] selections
+  int64_t slot_counts = 0;  // int32 [chunk_queries, max_leaves]
+  int64_t floors = 0;       // u64 [chunk_queries]
+  int64_t max_leaves = 0;   // of one query
+  int64_t per_thread = 0;
+  int64_t scores = 0;  // within a thread's part: f32 [kQueryBlock, kLeafCandidates]
   int64_t per_thread_bytes = 0;
   int64_t total_bytes = 0;
 };
-AttendScratch LayOutAttend(int num_threads);
+SelectScratch LayOutSelect(const ModelConfig& config, int64_t k, int num_threads);
 
 // ProjectOutput: group latents, their codes and scales; per thread the matrix kernel's scratch, an
 // int32 and G float32 tiles [kTileRows, kOutputTile].
@@ -80,7 +132,9 @@ OutputScratch LayOutOutput(const ModelConfig& config, int64_t num_tokens, int nu
 
 // Byte offsets into a layer's overlay.
 struct OverlayLayout {
-  int64_t kv = 0;  // bf16 [T,512]
+  int64_t kv = 0;           // bf16 [T,512]
+  int64_t state = 0;        // f32 [T,1024] HCA, [T,2048] CSA
+  int64_t inner_state = 0;  // f32 [T,512] CSA
   int64_t total_bytes = 0;
 };
 OverlayLayout LayOutOverlay(AttentionKind kind, int64_t num_tokens);

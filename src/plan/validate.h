@@ -13,9 +13,10 @@
 
 namespace millipede {
 
-// Step tokens are named by int32 sources -2 - t.
-inline constexpr int64_t kMaxStepTokens = std::numeric_limits<int32_t>::max();
-static_assert(-2 - (kMaxStepTokens - 1) == std::numeric_limits<int32_t>::min());
+// Tokens, events, shards, leaves and merges of a step together; and the pages of its ragged lists.
+// Step tokens are named by int32 sources -2 - t, and everything else by int32 offsets.
+inline constexpr int64_t kMaxWorkItems = std::numeric_limits<int32_t>::max();
+static_assert(-2 - (kMaxWorkItems - 1) == std::numeric_limits<int32_t>::min());
 
 inline constexpr int32_t kMaxPlanLayers = 1 << 16;
 
@@ -27,17 +28,9 @@ inline bool TakesPart(const StepRequest& request) {
 // The lists of a request that takes part.
 RequestPages ListsOf(const StepRequest& request, AttentionKind kind);
 
-// The raw pages of a ring that a step may write, a mask over the list.
-uint32_t RawPagesWritten(int64_t start_pos, int64_t num_tokens);
-
 // Everything Plan::Create refuses.
 Status CheckStep(const ModelConfig& config, AttentionKind kind, int32_t num_layers,
                  const KindSpaces& spaces, std::span<const StepRequest> requests);
-
-// One entry of a list: a page of the space, owned under the entry's epoch, and by one owner alone
-// if it is `written`. `list` names the list, for example "raw".
-Status CheckEntry(const PageSpaceView& space, const PageEntry& entry, bool written, int64_t request,
-                  const char* list, int64_t index);
 
 }  // namespace millipede
 

@@ -29,6 +29,13 @@ WorkCounters Context::counters() const {
     sum.window_rows += one.window_rows;
     sum.raw_rows_written += one.raw_rows_written;
     sum.raw_pages_touched += one.raw_pages_touched;
+    sum.shards += one.shards;
+    sum.leaves += one.leaves;
+    sum.candidates += one.candidates;
+    sum.merges += one.merges;
+    sum.compressed_rows += one.compressed_rows;
+    sum.events += one.events;
+    sum.state_rows_written += one.state_rows_written;
   }
   return sum;
 }
@@ -42,6 +49,13 @@ WorkCounters Context::counters(int64_t request) const {
     sum.query_tokens += counts.query_tokens;
     sum.window_rows += counts.window_rows;
     sum.raw_rows_written += counts.raw_rows_written;
+    sum.shards += counts.shards;
+    sum.leaves += counts.leaves;
+    sum.candidates += counts.candidates;
+    sum.merges += counts.merges;
+    sum.compressed_rows += counts.compressed_rows;
+    sum.events += counts.events;
+    sum.state_rows_written += counts.state_rows_written;
     ring_pages |= counts.raw_ring_pages;
   }
   sum.raw_pages_touched = std::popcount(ring_pages);

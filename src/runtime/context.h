@@ -15,6 +15,13 @@ struct RequestCounts {
   int64_t query_tokens = 0;
   int64_t window_rows = 0;
   int64_t raw_rows_written = 0;
+  int64_t shards = 0;
+  int64_t leaves = 0;
+  int64_t candidates = 0;
+  int64_t merges = 0;
+  int64_t compressed_rows = 0;
+  int64_t events = 0;
+  int64_t state_rows_written = 0;
   uint32_t raw_ring_pages = 0;  // bit i: page i of the request's ring was read or written
 };
 

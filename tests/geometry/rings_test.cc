@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <random>
 #include <set>
 
 #include "geometry/events.h"
@@ -42,20 +41,6 @@ TEST(Rings, RawRolloverAndPageBoundaries) {
   EXPECT_EQ(RingPage(raw, 31), 0);
   EXPECT_EQ(RingPage(raw, 32), 1);
   EXPECT_EQ(RingOffset(raw, 1'048'575), 127);
-}
-
-TEST(Rings, PageMaskNamesTheTouchedPages) {
-  std::mt19937_64 random(5);
-  for (const PoolKind kind : kRings) {
-    const PoolFormat format = FormatOf(kind);
-    for (int i = 0; i < 500; ++i) {
-      const auto begin = static_cast<int64_t>(random() % 1000);
-      const auto end = begin + static_cast<int64_t>(random() % 300);
-      uint32_t mask = 0;
-      for (int64_t p = begin; p < end; ++p) mask |= uint32_t{1} << RingPage(format, p);
-      EXPECT_EQ(RingPageMask(format, {begin, end}), mask) << begin << " " << end;
-    }
-  }
 }
 
 TEST(Rings, RawRowsReadAreTheUnionOfAllWindows) {

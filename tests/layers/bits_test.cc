@@ -20,43 +20,51 @@ using testing::NamedExecutor;
 using testing::SameBits;
 using testing::StepEntry;
 
-constexpr AttentionKind kKind = AttentionKind::kSwa;
-
 // Ring rollovers, page boundaries, short and long histories.
 const std::vector<int64_t> kStarts = {0,   1,   31,  32,  63,  120,   126,    127,
                                       128, 129, 255, 256, 300, 16384, 524288, 1048560};
 
-class BitsTest : public ::testing::Test {
+// The same with CSA histories that are quick to make; csa_million_test.cc goes to the end.
+std::vector<int64_t> StartsOf(AttentionKind kind) {
+  std::vector<int64_t> starts = kStarts;
+  for (int64_t& start : starts) {
+    if (kind == AttentionKind::kCsa && start > 20'000) start = 20'000 + start % 1000;
+  }
+  return starts;
+}
+
+class BitsTest : public ::testing::TestWithParam<AttentionKind> {
  protected:
   std::unique_ptr<Executor> serial_ = MakeSerialExecutor();
   Context context_{*serial_};
   ModelConfig config_ = ModelConfig::Tiny();
 };
 
-TEST_F(BitsTest, SoloEqualsBatch) {
-  DecodeWorld batch(config_, kKind);
+TEST_P(BitsTest, SoloEqualsBatch) {
+  DecodeWorld batch(config_, GetParam());
   std::vector<StepEntry> entries;
-  for (size_t i = 0; i < kStarts.size(); ++i) {
+  const std::vector<int64_t> starts = StartsOf(GetParam());
+  for (size_t i = 0; i < starts.size(); ++i) {
     const auto id = static_cast<int64_t>(i);
-    batch.Add(id, kStarts[i]);
+    batch.Add(id, starts[i]);
     entries.push_back({.id = id, .num_tokens = 1 + id % 9});
   }
   const std::map<int64_t, EntryResult> together = batch.Step(context_, entries);
   for (const StepEntry& entry : entries) {
     SCOPED_TRACE(entry.id);
-    DecodeWorld solo(config_, kKind);
-    solo.Add(entry.id, kStarts[static_cast<size_t>(entry.id)]);
+    DecodeWorld solo(config_, GetParam());
+    solo.Add(entry.id, starts[static_cast<size_t>(entry.id)]);
     const EntryResult alone = solo.Step(context_, {entry}).at(entry.id);
     EXPECT_TRUE(SameBits(alone, together.at(entry.id)));
     for (const float value : alone.x_out) ASSERT_TRUE(std::isfinite(value));
   }
 }
 
-TEST_F(BitsTest, OneStepOfEightEqualsEightStepsOfOne) {
-  for (const int64_t start : kStarts) {
+TEST_P(BitsTest, OneStepOfEightEqualsEightStepsOfOne) {
+  for (const int64_t start : StartsOf(GetParam())) {
     SCOPED_TRACE(start);
-    DecodeWorld wide(config_, kKind);
-    DecodeWorld narrow(config_, kKind);
+    DecodeWorld wide(config_, GetParam());
+    DecodeWorld narrow(config_, GetParam());
     wide.Add(3, start);
     narrow.Add(3, start);
     EXPECT_TRUE(SameBits(wide.Decode(context_, 3, 16, 8), narrow.Decode(context_, 3, 16, 1)));
@@ -73,17 +81,17 @@ TEST_F(BitsTest, OneStepOfEightEqualsEightStepsOfOne) {
   }
 }
 
-TEST_F(BitsTest, AnyStepWidthEvenWiderThanTheRing) {
-  DecodeWorld narrow(config_, kKind);
+TEST_P(BitsTest, AnyStepWidthEvenWiderThanTheRing) {
+  DecodeWorld narrow(config_, GetParam());
   narrow.Add(1, 90);
   const EntryResult expected = narrow.Decode(context_, 1, 310, 1);
   for (const int64_t width : {3, 7, 33, 127, 128, 129, 130, 310}) {
     SCOPED_TRACE(width);
-    DecodeWorld wide(config_, kKind);
+    DecodeWorld wide(config_, GetParam());
     wide.Add(1, 90);
     EXPECT_TRUE(SameBits(wide.Decode(context_, 1, 310, width), expected));
     // And on from what the wide steps left in the ring.
-    DecodeWorld on(config_, kKind);
+    DecodeWorld on(config_, GetParam());
     on.Add(1, 90);
     on.Decode(context_, 1, 300, width);
     const EntryResult rest = on.Decode(context_, 1, 10, 4);
@@ -92,14 +100,14 @@ TEST_F(BitsTest, AnyStepWidthEvenWiderThanTheRing) {
   }
 }
 
-TEST_F(BitsTest, AnyExecutorAndThreadCount) {
+TEST_P(BitsTest, AnyExecutorAndThreadCount) {
   const std::vector<StepEntry> entries = {
       {.id = 0, .num_tokens = 8}, {.id = 1, .num_tokens = 1}, {.id = 2, .num_tokens = 70}};
   std::map<int64_t, EntryResult> expected;
   for (const NamedExecutor& named : AllExecutors()) {
     SCOPED_TRACE(named.name);
     Context context(*named.executor);
-    DecodeWorld world(config_, kKind);
+    DecodeWorld world(config_, GetParam());
     world.Add(0, 300);
     world.Add(1, 5);
     world.Add(2, 120);
@@ -112,23 +120,23 @@ TEST_F(BitsTest, AnyExecutorAndThreadCount) {
   }
 }
 
-TEST_F(BitsTest, AnyPagePlacement) {
-  DecodeWorld plain(config_, kKind);
-  plain.Add(2, 200);
-  const EntryResult expected = plain.Decode(context_, 2, 40, 8);
+TEST_P(BitsTest, AnyPagePlacement) {
+  DecodeWorld plain(config_, GetParam());
+  plain.Add(2, 4000);
+  const EntryResult expected = plain.Decode(context_, 2, 140, 8);
   for (const int32_t shift : {1, 5, 77}) {
     SCOPED_TRACE(shift);
-    DecodeWorld moved(config_, kKind, 256, shift);
+    DecodeWorld moved(config_, GetParam(), 256, shift);
     // Others come and go first, so that the free pages are no longer in order.
     for (int64_t id = 10; id < 20; ++id) moved.Add(id, 3 * id);
     for (const int64_t id : {11, 18, 14, 10, 17}) moved.Remove(id);
-    moved.Add(2, 200);
-    EXPECT_TRUE(SameBits(moved.Decode(context_, 2, 40, 8), expected));
+    moved.Add(2, 4000);
+    EXPECT_TRUE(SameBits(moved.Decode(context_, 2, 140, 8), expected));
   }
 }
 
-TEST_F(BitsTest, AnyBatchOrderWithRequestsJoiningAndLeaving) {
-  DecodeWorld world(config_, kKind);
+TEST_P(BitsTest, AnyBatchOrderWithRequestsJoiningAndLeaving) {
+  DecodeWorld world(config_, GetParam());
   std::map<int64_t, EntryResult> joined;
   std::map<int64_t, int64_t> starts = {{0, 3}, {1, 100}, {2, 129}, {3, 2051}, {4, 5000}};
   const auto step = [&](const std::vector<StepEntry>& entries) {
@@ -145,24 +153,25 @@ TEST_F(BitsTest, AnyBatchOrderWithRequestsJoiningAndLeaving) {
   step({{.id = 3}, {.id = 0, .num_tokens = 9}, {.id = 2}, {.id = 4, .num_tokens = 2}});
   for (const auto& [id, result] : joined) {
     SCOPED_TRACE(id);
-    DecodeWorld solo(config_, kKind);
+    DecodeWorld solo(config_, GetParam());
     solo.Add(id, starts.at(id));
     const auto total = static_cast<int64_t>(result.x_out.size()) / (4 * config_.hidden);
     EXPECT_TRUE(SameBits(solo.Decode(context_, id, total, 1).x_out, result.x_out));
   }
 }
 
-TEST_F(BitsTest, MixedLengthsInEveryRotation) {
-  const std::vector<int64_t> lengths = {3, 100, 129, 2051, 5000, 16384, 131072, 300000};
+TEST_P(BitsTest, MixedLengthsInEveryRotation) {
+  std::vector<int64_t> lengths = {3, 100, 129, 2051, 5000, 16384, 131072, 300000};
+  if (GetParam() == AttentionKind::kCsa) lengths.resize(6);
   std::map<int64_t, EntryResult> expected;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    DecodeWorld solo(config_, kKind);
+    DecodeWorld solo(config_, GetParam());
     solo.Add(static_cast<int64_t>(i), lengths[i]);
     expected[static_cast<int64_t>(i)] = solo.Decode(context_, static_cast<int64_t>(i), 2, 2);
   }
   for (size_t rotation = 0; rotation < lengths.size(); ++rotation) {
     SCOPED_TRACE(rotation);
-    DecodeWorld world(config_, kKind);
+    DecodeWorld world(config_, GetParam());
     std::vector<StepEntry> entries;
     for (size_t i = 0; i < lengths.size(); ++i) {
       const size_t which = (i + rotation) % lengths.size();
@@ -174,6 +183,11 @@ TEST_F(BitsTest, MixedLengthsInEveryRotation) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Kinds, BitsTest,
+                         ::testing::Values(AttentionKind::kSwa, AttentionKind::kHca,
+                                           AttentionKind::kCsa),
+                         testing::KindTestName);
 
 }  // namespace
 }  // namespace millipede

@@ -35,37 +35,45 @@ class CasesTest : public ::testing::Test {
   ModelConfig config_ = ModelConfig::Tiny();
 };
 
+// The cases that hold for every kind.
+class KindCasesTest : public CasesTest, public ::testing::WithParamInterface<AttentionKind> {};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, KindCasesTest,
+                         ::testing::Values(AttentionKind::kSwa, AttentionKind::kHca,
+                                           AttentionKind::kCsa),
+                         testing::KindTestName);
+
 // --- Visibility ----------------------------------------------------------------------------------
 
-TEST_F(CasesTest, TheRowBehindTheWindowIsNotSeenAndTheOldestInItIs) {
+TEST_P(KindCasesTest, TheRowBehindTheWindowIsNotSeenAndTheOldestInItIs) {
   for (const int64_t p : {127, 128, 129, 255, 256, 300}) {
     SCOPED_TRACE(p);
-    DecodeWorld plain(config_, kKind);
+    DecodeWorld plain(config_, GetParam());
     plain.Add(0, p);
     const EntryResult expected = plain.Step(context_, {{.id = 0}}).at(0);
 
-    DecodeWorld behind(config_, kKind);
+    DecodeWorld behind(config_, GetParam());
     behind.Add(0, p);
     std::ranges::fill(behind.RawRow(0, p - kWindowRows + kWindowRows * (p < kWindowRows)), kHuge);
     EXPECT_TRUE(SameBits(behind.Step(context_, {{.id = 0}}).at(0), expected));
 
-    DecodeWorld oldest(config_, kKind);
+    DecodeWorld oldest(config_, GetParam());
     oldest.Add(0, p);
     for (Bf16& value : oldest.RawRow(0, p - (kWindowRows - 1))) value.bits ^= 0x8000U;
     const EntryResult changed = oldest.Step(context_, {{.id = 0}}).at(0);
     EXPECT_FALSE(SameBits(changed.heads, expected.heads));
-    ExpectGoldenStages(config_, kKind, oldest.fixture(), changed, RuleProfile::kTiny);
+    ExpectGoldenStages(oldest, changed, RuleProfile::kTiny);
   }
 }
 
-TEST_F(CasesTest, ATokenDoesNotSeeLaterOnesOfItsStep) {
+TEST_P(KindCasesTest, ATokenDoesNotSeeLaterOnesOfItsStep) {
   for (const int64_t start : {2, 126, 300, 2050}) {
-    DecodeWorld plain(config_, kKind);
+    DecodeWorld plain(config_, GetParam());
     plain.Add(0, start);
     const EntryResult expected = plain.Step(context_, {{.id = 0, .num_tokens = 8}}).at(0);
     for (int64_t j = 0; j < 8; ++j) {
       SCOPED_TRACE(std::to_string(start) + " token " + std::to_string(j));
-      DecodeWorld edited(config_, kKind);
+      DecodeWorld edited(config_, GetParam());
       edited.edit_x = [&](int64_t, int64_t position, std::span<float> row) {
         if (position != start + j) return;
         for (size_t i = 0; i < row.size(); ++i) row[i] = i % 3 == 0 ? 1e4F : -row[i];
@@ -90,8 +98,8 @@ TEST_F(CasesTest, ATokenDoesNotSeeLaterOnesOfItsStep) {
 
 // --- Inactive requests, short batches ------------------------------------------------------------
 
-TEST_F(CasesTest, InactiveRequestsKeepEveryByteAndOutputRowsPastTheStepKeepTheirs) {
-  DecodeWorld world(config_, kKind, 64);
+TEST_P(KindCasesTest, InactiveRequestsKeepEveryByteAndOutputRowsPastTheStepKeepTheirs) {
+  DecodeWorld world(config_, GetParam(), 64);
   world.Add(0, 300);
   world.Add(1, 77);
   world.Add(2, 130);
@@ -101,7 +109,7 @@ TEST_F(CasesTest, InactiveRequestsKeepEveryByteAndOutputRowsPastTheStepKeepTheir
   step[0] = {.start_pos = 300, .num_tokens = 5, .request = &world.request(0), .pages = {}};
   step[1] = {.active = false, .request = &world.request(1), .pages = {}};
   step[2] = {.start_pos = 130, .num_tokens = 1, .request = &world.request(2), .pages = {}};
-  const Plan plan = Plan::Create(config_, kKind, 1, world.spaces(), step).value();
+  const Plan plan = Plan::Create(config_, GetParam(), 1, world.spaces(), step).value();
   ASSERT_EQ(plan.num_tokens(), 6);
 
   // Buffers are two rows longer than the step; what lies past it is a pattern.
@@ -113,10 +121,13 @@ TEST_F(CasesTest, InactiveRequestsKeepEveryByteAndOutputRowsPastTheStepKeepTheir
   std::vector<float> sin(kRows * kRopePairs, 0.0F);
   AlignedBytes workspace(plan.workspace_bytes(1));
   AlignedBytes overlay(plan.overlay_bytes());
-  const StepTensors tensors = {.x = MakeView<const float>(x.data(), 6, kHcStreams, config_.hidden),
-                               .rope = {MakeView<const float>(cos.data(), 6, kRopePairs),
-                                        MakeView<const float>(sin.data(), 6, kRopePairs)},
-                               .x_out = MakeView(x_out.data(), 6, kHcStreams, config_.hidden)};
+  StepTensors tensors = {.x = MakeView<const float>(x.data(), 6, kHcStreams, config_.hidden),
+                         .rope = {MakeView<const float>(cos.data(), 6, kRopePairs),
+                                  MakeView<const float>(sin.data(), 6, kRopePairs)},
+                         .x_out = MakeView(x_out.data(), 6, kHcStreams, config_.hidden)};
+  const auto num_events = static_cast<int64_t>(plan.work().events.size());
+  tensors.event_rope = {MakeView<const float>(cos.data(), num_events, kRopePairs),
+                        MakeView<const float>(sin.data(), num_events, kRopePairs)};
   ASSERT_TRUE(world.layer().Run(context_, plan, 0, world.pools(), tensors, workspace.span(),
                                 overlay.span()));
   // Run leaves all rings alone, and the rows past the step.
@@ -143,8 +154,8 @@ TEST_F(CasesTest, InactiveRequestsKeepEveryByteAndOutputRowsPastTheStepKeepTheir
   EXPECT_EQ(world.position(2), 131);
 }
 
-TEST_F(CasesTest, AStepWithoutTokensDoesNothing) {
-  DecodeWorld world(config_, kKind, 16);
+TEST_P(KindCasesTest, AStepWithoutTokensDoesNothing) {
+  DecodeWorld world(config_, GetParam(), 16);
   world.Add(0, 50);
   const std::vector<std::byte> before(world.raw_bytes().begin(), world.raw_bytes().end());
   EXPECT_TRUE(world.Step(context_, {{.id = 0, .num_tokens = 0, .active = false}}).empty());
@@ -153,12 +164,12 @@ TEST_F(CasesTest, AStepWithoutTokensDoesNothing) {
   EXPECT_EQ(world.position(0), 50);
 }
 
-TEST_F(CasesTest, AcceptingFewerEqualsNeverHavingRunTheRest) {
+TEST_P(KindCasesTest, AcceptingFewerEqualsNeverHavingRunTheRest) {
   for (const int64_t start : {0, 100, 125, 300}) {
     for (const int64_t accepted : {0, 1, 5, 8}) {
       SCOPED_TRACE(std::to_string(start) + " accepted " + std::to_string(accepted));
-      DecodeWorld speculated(config_, kKind);
-      DecodeWorld plain(config_, kKind);
+      DecodeWorld speculated(config_, GetParam());
+      DecodeWorld plain(config_, GetParam());
       speculated.Add(0, start);
       plain.Add(0, start);
       // The rejected tokens are other ones than those that come instead.
@@ -175,13 +186,12 @@ TEST_F(CasesTest, AcceptingFewerEqualsNeverHavingRunTheRest) {
   }
 }
 
-TEST_F(CasesTest, TailsOfEveryLength) {
+TEST_P(KindCasesTest, TailsOfEveryLength) {
   for (const int64_t length : {1, 31, 32, 33, 63, 64, 65, 257, 300, 513}) {
     SCOPED_TRACE(length);
-    DecodeWorld world(config_, kKind);
+    DecodeWorld world(config_, GetParam());
     world.Add(0, length - 1);
-    ExpectGoldenStages(config_, kKind, world.fixture(), world.Step(context_, {{.id = 0}}).at(0),
-                       RuleProfile::kTiny);
+    ExpectGoldenStages(world, world.Step(context_, {{.id = 0}}).at(0), RuleProfile::kTiny);
   }
 }
 
@@ -333,14 +343,14 @@ TEST_F(CasesTest, SinksOfEitherInfinityOrNone) {
 
 // --- RoPE ----------------------------------------------------------------------------------------
 
-TEST_F(CasesTest, EachTokenTurnsByItsOwnRopeRow) {
+TEST_P(KindCasesTest, EachTokenTurnsByItsOwnRopeRow) {
   const int64_t start = 300;
-  DecodeWorld plain(config_, kKind);
+  DecodeWorld plain(config_, GetParam());
   plain.Add(0, start);
   const EntryResult expected = plain.Step(context_, {{.id = 0, .num_tokens = 8}}).at(0);
   for (int64_t j = 0; j < 8; ++j) {
     SCOPED_TRACE(j);
-    DecodeWorld edited(config_, kKind);
+    DecodeWorld edited(config_, GetParam());
     edited.edit_rope = [&](int64_t, int64_t position, std::span<float> cos, std::span<float> sin) {
       if (position != start + j) return;
       for (size_t i = 0; i < cos.size(); ++i) {
@@ -361,21 +371,21 @@ TEST_F(CasesTest, EachTokenTurnsByItsOwnRopeRow) {
       EXPECT_EQ(token_equal(result.kv, expected.kv, kHeadDim), t != j) << t;
       EXPECT_EQ(token_equal(result.heads, expected.heads, head_width), t < j) << t;
     }
-    ExpectGoldenStages(config_, kKind, edited.fixture(), result, RuleProfile::kTiny);
+    ExpectGoldenStages(edited, result, RuleProfile::kTiny);
   }
 }
 
-TEST_F(CasesTest, RopeRowsAreUsedUnrounded) {
+TEST_P(KindCasesTest, RopeRowsAreUsedUnrounded) {
   // Both rows round to the same bf16 values.
   const auto run = [&](float cos_value) {
-    DecodeWorld world(config_, kKind);
+    DecodeWorld world(config_, GetParam());
     world.edit_rope = [&](int64_t, int64_t, std::span<float> cos, std::span<float> sin) {
       std::ranges::fill(cos, cos_value);
       std::ranges::fill(sin, 0.5F);
     };
     world.Add(0, 10);
     EntryResult result = world.Step(context_, {{.id = 0}}).at(0);
-    ExpectGoldenStages(config_, kKind, world.fixture(), result, RuleProfile::kTiny);
+    ExpectGoldenStages(world, result, RuleProfile::kTiny);
     return result;
   };
   EXPECT_FALSE(SameBits(run(0.8027F).q, run(0.8043F).q));

@@ -271,7 +271,7 @@ TEST_F(RefusalsTest, WeightsOfWrongShape) {
   ExpectRefused(Layer::Create(config, kKind, fixture.views()), ErrorCode::kInvalidConfig,
                 "head_dim");
   ExpectRefused(Layer::Create(config_, AttentionKind::kHca, fixture.views()),
-                ErrorCode::kInvalidArgument, "kind");
+                ErrorCode::kShapeMismatch, "cmp_wkv");
 }
 
 TEST_F(RefusalsTest, RopeHelper) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,8 +16,10 @@
 namespace millipede {
 namespace {
 
+using testing::EngineRequest;
 using testing::EngineRing;
 using testing::EngineSpace;
+using testing::EngineSpaces;
 
 TEST(Fingerprint, HighBitsDoNotCancel) {
   const auto hash = [](std::vector<uint64_t> words) {
@@ -114,6 +117,63 @@ TEST(Fingerprint, EveryInputCounts) {
     Inputs inputs;
     change(inputs);
     EXPECT_TRUE(seen.insert(inputs.Hash()).second) << name;
+  }
+}
+
+// Everything a plan of a compressed kind is made from.
+struct CompressedInputs {
+  AttentionKind kind;
+  std::mt19937_64 random{1};
+  EngineSpaces spaces{3, 100};
+  std::vector<EngineRequest> requests;
+  std::vector<int64_t> starts = {130, 4604};
+
+  explicit CompressedInputs(AttentionKind attention_kind) : kind(attention_kind) {
+    for (const int64_t start : starts) requests.emplace_back(kind, spaces, start + 8, random);
+  }
+
+  uint64_t Hash() {
+    std::vector<StepRequest> steps;
+    for (size_t r = 0; r < 2; ++r) steps.push_back(requests[r].Step(starts[r], 8));
+    const auto plan = Plan::Create(ModelConfig::Tiny(), kind, 1, spaces.views(kind), steps);
+    EXPECT_TRUE(plan) << plan.error().message;
+    return plan->fingerprint();
+  }
+};
+
+TEST(Fingerprint, EveryListCounts) {
+  struct List {
+    EngineSpace EngineSpaces::*space;
+    std::vector<PageEntry> EngineRequest::*entries;
+  };
+  std::set<uint64_t> seen;
+  for (const auto kind : {AttentionKind::kHca, AttentionKind::kCsa}) {
+    std::vector<List> lists = {{&EngineSpaces::raw, &EngineRequest::raw},
+                               {&EngineSpaces::main, &EngineRequest::main},
+                               {&EngineSpaces::state, &EngineRequest::state}};
+    if (kind == AttentionKind::kCsa) {
+      lists.push_back({&EngineSpaces::index, &EngineRequest::index});
+      lists.push_back({&EngineSpaces::inner_state, &EngineRequest::inner_state});
+    }
+    EXPECT_EQ(CompressedInputs(kind).Hash(), CompressedInputs(kind).Hash());
+    EXPECT_TRUE(seen.insert(CompressedInputs(kind).Hash()).second);
+    for (const List& list : lists) {
+      CompressedInputs swapped(kind);
+      auto& entries = swapped.requests[1].*list.entries;
+      std::swap(entries[0], entries[1]);
+      EXPECT_TRUE(seen.insert(swapped.Hash()).second);
+      CompressedInputs renewed(kind);
+      PageEntry& entry = (renewed.requests[0].*list.entries)[0];
+      entry = (renewed.spaces.*list.space).Own(entry.page);
+      EXPECT_TRUE(seen.insert(renewed.Hash()).second);
+      CompressedInputs larger(kind);
+      (larger.spaces.*list.space).epochs.push_back(0);
+      (larger.spaces.*list.space).ref_counts.push_back(0);
+      EXPECT_TRUE(seen.insert(larger.Hash()).second);
+    }
+    CompressedInputs moved(kind);
+    moved.starts[1] -= 1;
+    EXPECT_TRUE(seen.insert(moved.Hash()).second);
   }
 }
 

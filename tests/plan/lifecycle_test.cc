@@ -1,8 +1,10 @@
 // planned, run, committed: the order of calls, the recheck of pages, and the ranges a commit gives.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,8 +15,10 @@
 namespace millipede {
 namespace {
 
+using testing::EngineRequest;
 using testing::EngineRing;
 using testing::EngineSpace;
+using testing::EngineSpaces;
 
 constexpr auto kSwa = AttentionKind::kSwa;
 
@@ -152,9 +156,9 @@ TEST_F(Lifecycle, AReleaseElsewhereIsRecheckedOnceAndPasses) {
   Plan plan = Make(1);
   space_.Own(12);
   space_.Free(12);
-  EXPECT_NE(plan.state()->raw_generation, space_.generation);
+  EXPECT_NE(plan.state()->lists[0].generation, space_.generation);
   RunLayer(plan, 0);
-  EXPECT_EQ(plan.state()->raw_generation, space_.generation);
+  EXPECT_EQ(plan.state()->lists[0].generation, space_.generation);
   EXPECT_TRUE(BeginCommit(*plan.state(), 0, std::vector<int64_t>{3, 0, 8}));
 }
 
@@ -191,6 +195,133 @@ TEST_F(Lifecycle, AWritePageSharedSinceStopsTheCommit) {
   space_.ref_counts[5] = 2;  // read only
   ++space_.generation;
   EXPECT_TRUE(BeginCommit(*plan.state(), 0, std::vector<int64_t>{3, 0, 8}));
+}
+
+// --- Compressed kinds ---------------------------------------------------------------------------
+
+class CompressedLifecycle : public ::testing::TestWithParam<AttentionKind> {
+ protected:
+  Plan Make(const std::vector<StepRequest>& steps) {
+    auto plan = Plan::Create(ModelConfig::Tiny(), kind_, 1, spaces_.views(kind_), steps);
+    EXPECT_TRUE(plan) << plan.error().message;
+    return std::move(*plan);
+  }
+  int64_t ratio() const { return kind_ == AttentionKind::kHca ? 128 : 4; }
+
+  AttentionKind kind_ = GetParam();
+  std::mt19937_64 random_{3};
+  EngineSpaces spaces_{3, 900};
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CompressedLifecycle,
+                         ::testing::Values(AttentionKind::kHca, AttentionKind::kCsa),
+                         [](const auto& kind) { return std::string(KindName(kind.param)); });
+
+void ExpectRange(const RowRange& range, int64_t begin, int64_t end) {
+  EXPECT_EQ(range.begin, begin);
+  EXPECT_EQ(range.end, end);
+}
+
+TEST_P(CompressedLifecycle, NewRangesOfAnyStep) {
+  const EngineRequest request(kind_, spaces_, 5300, random_);
+  const int64_t ring_rows = kind_ == AttentionKind::kHca ? 128 : 8;
+  for (const int64_t start : {0, 1, 3, 100, 124, 127, 128, 255, 5000}) {
+    for (const int64_t accepted : {0, 1, 2, 3, 4, 8, 127, 128, 129, 300}) {
+      SCOPED_TRACE(::testing::Message() << start << " + " << accepted);
+      Plan plan = Make({request.Step(start, 300)});
+      RunLayer(plan, 0);
+      const auto ranges = CommitLayer(plan, 0, {accepted});
+      ASSERT_EQ(ranges.size(), 1U);
+      const int64_t end = start + accepted;
+      ExpectRange(ranges[0].raw, std::max<int64_t>(0, end - 128), end);
+      ExpectRange(ranges[0].state, std::max<int64_t>(0, end - ring_rows), end);
+      ExpectRange(ranges[0].main, 0, end / ratio());
+      if (kind_ == AttentionKind::kCsa) {
+        ExpectRange(ranges[0].inner_state, std::max<int64_t>(0, end - 8), end);
+        ExpectRange(ranges[0].index, 0, end / 4);
+      } else {
+        ExpectRange(ranges[0].inner_state, 0, 0);
+        ExpectRange(ranges[0].index, 0, 0);
+      }
+    }
+  }
+}
+
+// Rings that were not full grow as rows are written to them.
+TEST_P(CompressedLifecycle, ARingThatIsNotFullGrows) {
+  const EngineRequest request(kind_, spaces_, 1100, random_);
+  StepRequest step = request.Step(1025, 2);
+  const int64_t begin = kind_ == AttentionKind::kHca ? 1024 : 1020;
+  step.pages.state.valid.begin = begin;
+  step.pages.inner_state.valid.begin = begin;
+  Plan plan = Make({step});
+  RunLayer(plan, 0);
+  ExpectRange(CommitLayer(plan, 0, {2}).at(0).state, begin, 1027);
+}
+
+// A release in any one of the spaces is noticed, and it is that space's pages that are checked.
+TEST_P(CompressedLifecycle, EverySpaceIsRechecked) {
+  struct List {
+    std::string name;
+    EngineSpace EngineSpaces::*space;
+    std::vector<PageEntry> EngineRequest::*entries;
+    size_t index;
+  };
+  std::vector<List> lists = {{"raw", &EngineSpaces::raw, &EngineRequest::raw, 2},
+                             {"main", &EngineSpaces::main, &EngineRequest::main, 0},
+                             {"state", &EngineSpaces::state, &EngineRequest::state, 3}};
+  if (kind_ == AttentionKind::kCsa) {
+    lists.push_back({"index", &EngineSpaces::index, &EngineRequest::index, 5});
+    lists.push_back({"inner_state", &EngineSpaces::inner_state, &EngineRequest::inner_state, 1});
+  }
+  const EngineRequest first(kind_, spaces_, 100, random_);
+  const EngineRequest second(kind_, spaces_, 5000, random_);
+  const std::vector<int64_t> accepted = {1, 2};
+  for (const List& list : lists) {
+    Plan plan = Make({first.Step(50, 1), second.Step(4606, 2)});
+    RunLayer(plan, 0);
+    EngineSpace& space = spaces_.*list.space;
+    const EngineSpace before = space;
+    const int32_t page = (second.*list.entries)[list.index].page;
+    const std::string field = list.name + ".pages[" + std::to_string(list.index) + "].";
+    space.Free(page);
+    ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kPageNotAcquired, field + "page", 1);
+    space.Own(page);
+    ExpectError(BeginCommit(*plan.state(), 0, accepted), ErrorCode::kStaleEpoch, field + "epoch",
+                1);
+    // The same page again, and a release of one that is not the plan's.
+    space.epochs = before.epochs;
+    EXPECT_TRUE(BeginRun(*plan.state(), 0));
+    int32_t other = 0;
+    while (space.ref_counts[static_cast<size_t>(other)] != 0) ++other;
+    space.Own(other);
+    space.Free(other);
+    EXPECT_TRUE(BeginCommit(*plan.state(), 0, accepted));
+  }
+}
+
+TEST_P(CompressedLifecycle, OnlyPagesTheStepTouchesAreRechecked) {
+  const EngineRequest request(kind_, spaces_, 16'000, random_);
+  const EngineSpaces before = spaces_;
+  Plan plan = Make({request.Step(4606, 2)});
+  const auto rows_page = static_cast<size_t>(4608 / ratio() / 32);
+  // 4608 tokens make 36 HCA rows, in two pages, and 1152 CSA rows, in just 36.
+  const size_t num_touched = kind_ == AttentionKind::kHca ? rows_page + 1 : rows_page;
+  spaces_.main.Free(request.main[num_touched].page);
+  EXPECT_TRUE(BeginRun(*plan.state(), 0));
+  spaces_.main.Free(request.main[num_touched - 1].page);
+  ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kPageNotAcquired,
+              "main.pages[" + std::to_string(num_touched - 1) + "].page", 0);
+  // A page with the row of this step may not be shared, one that is only read may.
+  spaces_ = before;
+  plan = Make({request.Step(4606, 2)});
+  spaces_.main.ref_counts[static_cast<size_t>(request.main[0].page)] = 2;
+  ++spaces_.main.generation;
+  EXPECT_TRUE(BeginRun(*plan.state(), 0));
+  spaces_.main.ref_counts[static_cast<size_t>(request.main[num_touched - 1].page)] = 2;
+  ++spaces_.main.generation;
+  ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kSharedWritePage,
+              "main.pages[" + std::to_string(num_touched - 1) + "].page", 0);
 }
 
 // --- Request objects -----------------------------------------------------------------------------
@@ -308,6 +439,48 @@ TEST_F(RequestLifecycle, SharingAWritePageIsNoticed) {
   ASSERT_TRUE(raw_.Share(request->pages(kSwa).raw.pages));
   ExpectError(BeginCommit(*plan.state(), 0, std::vector<int64_t>{2}), ErrorCode::kSharedWritePage,
               "raw.pages[1].page", 0);
+}
+
+// A request that takes all kinds through random steps, some of their tokens rejected: its ranges
+// and the next plans follow what was accepted.
+TEST(RequestSteps, RangesFollowTheAcceptedTokens) {
+  std::vector<PageSpace> owned;
+  for (int i = 0; i < 7; ++i) owned.push_back(std::move(*PageSpace::Create(200)));
+  const RequestSpaces spaces{&owned[0], &owned[1], &owned[2], &owned[3],
+                             &owned[4], &owned[5], &owned[6]};
+  std::mt19937_64 random(21);
+  auto request = Request::Create(spaces, 120);
+  ASSERT_TRUE(request);
+  for (const AttentionKind kind : {AttentionKind::kCsa, AttentionKind::kHca, kSwa}) {
+    int64_t position = 120;
+    for (int i = 0; i < 100; ++i) {
+      const auto num_tokens = static_cast<int64_t>(1 + random() % (i % 10 == 0 ? 300 : 9));
+      const auto accepted = static_cast<int64_t>(random() % static_cast<uint64_t>(num_tokens + 1));
+      ASSERT_TRUE(request->Prepare(num_tokens));
+      StepRequest step;
+      step.start_pos = position;
+      step.num_tokens = num_tokens;
+      step.request = &*request;
+      auto plan = Plan::Create(ModelConfig::Tiny(), kind, 1, spaces.views(kind), {&step, 1});
+      ASSERT_TRUE(plan) << plan.error().message;
+      RunLayer(*plan, 0);
+      const RequestRanges ranges = CommitLayer(*plan, 0, {accepted}).at(0);
+      position += accepted;
+      ASSERT_EQ(request->position(kind), position);
+      const RequestPages pages = request->pages(kind);
+      const int64_t rows = kind == kSwa ? 0 : position / (kind == AttentionKind::kHca ? 128 : 4);
+      ASSERT_EQ(pages.raw.valid.end, position);
+      ASSERT_EQ(pages.main.valid.end, rows);
+      ASSERT_EQ(pages.index.valid.end, kind == AttentionKind::kCsa ? rows : 0);
+      ASSERT_EQ(pages.state.valid.end, kind == kSwa ? 0 : position);
+      ASSERT_EQ(pages.inner_state.valid.end, kind == AttentionKind::kCsa ? position : 0);
+      ASSERT_EQ(ranges.main.end, rows);
+      ASSERT_EQ(ranges.state.begin, pages.state.valid.begin);
+      // A step of the old position is not where the request is.
+      if (accepted == 0) continue;
+      EXPECT_FALSE(Plan::Create(ModelConfig::Tiny(), kind, 1, spaces.views(kind), {&step, 1}));
+    }
+  }
 }
 
 }  // namespace

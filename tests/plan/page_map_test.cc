@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <set>
 
 namespace millipede {
 namespace {
@@ -26,6 +27,20 @@ TEST(PageMap, AgreesWithStdMap) {
       const auto found = model.find(i << 14);
       ASSERT_EQ(pages.Find(i << 14), found == model.end() ? -1 : found->second);
     }
+  }
+}
+
+TEST(PageSet, AgreesWithStdSet) {
+  std::mt19937_64 random(7);
+  PageSet pages;
+  for (const int64_t capacity : {1, 2, 3, 64, 8192, 5}) {
+    pages.Reset(capacity);  // empties it
+    std::set<int32_t> model;
+    while (static_cast<int64_t>(model.size()) < capacity) {
+      const auto page = static_cast<int32_t>((random() % 20'000) << 10);
+      ASSERT_EQ(pages.Insert(page), model.insert(page).second);
+    }
+    for (const int32_t page : model) ASSERT_FALSE(pages.Insert(page));
   }
 }
 

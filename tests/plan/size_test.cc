@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -13,8 +14,10 @@
 namespace millipede {
 namespace {
 
+using testing::EngineRequest;
 using testing::EngineRing;
 using testing::EngineSpace;
+using testing::EngineSpaces;
 
 constexpr auto kSwa = AttentionKind::kSwa;
 
@@ -37,8 +40,14 @@ void ExpectSameSizes(const Plan& a, const Plan& b) {
   EXPECT_EQ(wa.queries.capacity(), wb.queries.capacity());
   EXPECT_EQ(wa.window_sources.size(), wb.window_sources.size());
   EXPECT_EQ(wa.window_sources.capacity(), wb.window_sources.capacity());
+  EXPECT_EQ(a.state()->owners.size(), b.state()->owners.size());
+  EXPECT_EQ(a.state()->owners.capacity(), b.state()->owners.capacity());
   EXPECT_EQ(a.state()->lists.size(), b.state()->lists.size());
   EXPECT_EQ(a.state()->lists.capacity(), b.state()->lists.capacity());
+  for (size_t i = 0; i < a.state()->lists.size(); ++i) {
+    EXPECT_EQ(a.state()->lists[i].epochs.size(), b.state()->lists[i].epochs.size());
+    EXPECT_EQ(a.state()->lists[i].epochs.capacity(), b.state()->lists[i].epochs.capacity());
+  }
   EXPECT_EQ(a.state()->progress.layers.size(), b.state()->progress.layers.size());
   EXPECT_EQ(a.state()->progress.accepted.size(), b.state()->progress.accepted.size());
   EXPECT_EQ(a.state()->num_raw_pages, b.state()->num_raw_pages);
@@ -55,6 +64,71 @@ TEST(Size, TheCeilingHasNoPartInAPlan) {
     const int64_t start = 128 - num_tokens;
     ExpectSameSizes(MakePlan(space, ring, start, num_tokens, 128),
                     MakePlan(space, ring, start, num_tokens, 1'048'576));
+  }
+}
+
+// Bytes of every array of the packed work and of the lists a plan keeps.
+std::vector<size_t> ArraySizes(const Plan& plan) {
+  const PackedWork& work = plan.work();
+  std::vector<size_t> sizes = {
+      work.requests.capacity(),           work.queries.capacity(),
+      work.window_sources.capacity(),     work.events.capacity(),
+      work.event_sources.capacity(),      work.inner_event_sources.capacity(),
+      work.main_page_offsets.capacity(),  work.main_pages.capacity(),
+      work.index_page_offsets.capacity(), work.index_pages.capacity(),
+      work.shard_offsets.capacity(),      work.shards.capacity(),
+      work.leaf_offsets.capacity(),       work.leaves.capacity(),
+      work.merge_offsets.capacity(),      work.merges.capacity()};
+  for (const PlannedList& list : plan.state()->lists) {
+    sizes.push_back(list.offsets.capacity());
+    sizes.push_back(list.epochs.capacity());
+    sizes.push_back(list.ring_pages.capacity());
+  }
+  return sizes;
+}
+
+TEST(Size, TheCeilingHasNoPartInACompressedPlan) {
+  for (const auto kind : {AttentionKind::kHca, AttentionKind::kCsa}) {
+    std::mt19937_64 random(4);
+    EngineSpaces spaces(1, 64);
+    const EngineRequest request(kind, spaces, 128, random);
+    std::vector<Plan> plans;
+    for (const int64_t ceiling : {4096, 1'048'576}) {
+      ModelConfig config = ModelConfig::Flash();
+      config.max_context_tokens = ceiling;
+      const std::vector<StepRequest> steps = {request.Step(120, 8)};
+      auto plan = Plan::Create(config, kind, 1, spaces.views(kind), steps);
+      ASSERT_TRUE(plan) << plan.error().message;
+      plans.push_back(std::move(*plan));
+    }
+    EXPECT_EQ(ArraySizes(plans[0]), ArraySizes(plans[1]));
+    EXPECT_EQ(plans[0].overlay_bytes(), plans[1].overlay_bytes());
+    EXPECT_EQ(plans[0].workspace_bytes(4), plans[1].workspace_bytes(4));
+  }
+}
+
+// Arrays are made at their final size.
+TEST(Size, NothingIsReservedInVain) {
+  for (const auto kind : {AttentionKind::kHca, AttentionKind::kCsa}) {
+    std::mt19937_64 random(4);
+    EngineSpaces spaces(2, 2000);
+    const EngineRequest wide(kind, spaces, 20'300, random);
+    const EngineRequest narrow(kind, spaces, 40'008, random);
+    const std::vector<StepRequest> steps = {wide.Step(20'000, 300), narrow.Step(40'000, 8)};
+    const auto plan = Plan::Create(ModelConfig::Flash(), kind, 1, spaces.views(kind), steps);
+    ASSERT_TRUE(plan) << plan.error().message;
+    const PackedWork& work = plan->work();
+    EXPECT_EQ(work.queries.capacity(), work.queries.size());
+    EXPECT_EQ(work.events.capacity(), work.events.size());
+    EXPECT_EQ(work.event_sources.capacity(), work.event_sources.size());
+    EXPECT_EQ(work.inner_event_sources.capacity(), work.inner_event_sources.size());
+    EXPECT_EQ(work.main_page_offsets.capacity(), work.main_page_offsets.size());
+    EXPECT_EQ(work.main_pages.capacity(), work.main_pages.size());
+    EXPECT_EQ(work.index_pages.capacity(), work.index_pages.size());
+    EXPECT_EQ(work.shard_offsets.capacity(), work.shard_offsets.size());
+    EXPECT_EQ(work.shards.capacity(), work.shards.size());
+    EXPECT_EQ(work.leaves.capacity(), work.leaves.size());
+    EXPECT_EQ(work.merges.capacity(), work.merges.size());
   }
 }
 

@@ -10,22 +10,12 @@
 #include <limits>
 #include <stdexcept>
 
-#include "fixtures/formula.h"
 #include "reference/judge.h"
 #include "reference/parallel.h"
+#include "tests/reference/golden_fixture.h"
 
 namespace millipede::reference {
 namespace {
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr AttentionKind kSwa = AttentionKind::kSwa;
-constexpr AttentionKind kHca = AttentionKind::kHca;
-
-float ToFloat(Bf16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
-Bf16 Exact(float value) {  // of a value that bf16 holds
-  return {static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16)};
-}
 
 // cos and sin of the float32 angle, evaluated with 60 decimal digits by a separate program.
 struct RopeAnswer {
@@ -105,44 +95,24 @@ TEST(Quantize, RoundsHalfToEvenAndKeepsTheFloor) {
   }
 }
 
-class GoldenTest : public testing::Test {
+class GoldenTest : public testing::Test, protected TinyLayer {
  protected:
-  std::vector<float> X(int64_t token) const {
-    std::vector<float> x(static_cast<size_t>(kHcStreams * config_.hidden));
-    request_.X(token, x);
-    return x;
-  }
-  std::vector<Bf16> KvRow(int64_t position) const {
-    std::vector<Bf16> row(kHeadDim);
-    request_.KvRow(position, row);
-    return row;
-  }
-  std::vector<Bf16> Heads(int64_t token) const {
-    std::vector<Bf16> heads(static_cast<size_t>(config_.num_heads) * kHeadDim);
-    request_.Heads(token, heads);
-    return heads;
-  }
-  Golden Make() const { return Golden(config_, kSwa, layer_.views()); }
-
-  ModelConfig config_ = ModelConfig::Tiny();
-  fixtures::LayerFixture layer_ = fixtures::MakeLayerFixture(config_, kSwa, 3);
-  fixtures::RequestFixture request_{config_, 3, 0};
-  RopeRow no_turn_ = RopeRowAt(kSwa, 0);
+  GoldenTest() : TinyLayer(kSwa) {}
 };
 
 TEST_F(GoldenTest, HcPreOfZeroMixIsTheBase) {
-  std::fill(layer_.hc_fn.begin(), layer_.hc_fn.end(), 0.0F);
-  std::fill(layer_.hc_base.begin() + 8, layer_.hc_base.end(), 0.0F);
+  std::fill(layer.hc_fn.begin(), layer.hc_fn.end(), 0.0F);
+  std::fill(layer.hc_base.begin() + 8, layer.hc_base.end(), 0.0F);
   const std::vector<float> x = X(0);
   const HcPreResult hc = Make().HcPre(x);
   for (size_t i = 0; i < 4; ++i) {
-    EXPECT_FLOAT_EQ(hc.post[i], static_cast<float>(2 / (1 + std::exp(-layer_.hc_base[4 + i]))));
+    EXPECT_FLOAT_EQ(hc.post[i], static_cast<float>(2 / (1 + std::exp(-layer.hc_base[4 + i]))));
   }
   for (const float c : hc.comb) EXPECT_NEAR(c, 0.25, 1e-5);
   for (size_t d = 0; d < 256; ++d) {
     double mixed = 0;
     for (size_t i = 0; i < 4; ++i) {
-      mixed += (1 / (1 + std::exp(-double{layer_.hc_base[i]})) + 1e-6) * x[i * 256 + d];
+      mixed += (1 / (1 + std::exp(-double{layer.hc_base[i]})) + 1e-6) * x[i * 256 + d];
     }
     EXPECT_NEAR(ToFloat(hc.x_mixed[d]), mixed, std::abs(mixed) / 256 + 1e-9);
   }
@@ -177,23 +147,23 @@ TEST_F(GoldenTest, ProjectionsNormalizeAndTurn) {
   const std::vector<Bf16> xn = golden.AttnNorm(golden.HcPre(X(3)).x_mixed);
   double sum = 0;
   for (size_t i = 0; i < xn.size(); ++i) {
-    const double value = ToFloat(xn[i]) / layer_.attn_norm[i];
+    const double value = ToFloat(xn[i]) / layer.attn_norm[i];
     sum += value * value;
   }
   EXPECT_NEAR(sum / 256, 1, 1e-2);
 
   const RopeRow turn = RopeRowAt(kSwa, 777);
   const Quantized qr = golden.ProjectLatent(xn);
-  const std::vector<Bf16> flat = golden.ProjectQuery(qr.codes, qr.scale, no_turn_);
+  const std::vector<Bf16> flat = golden.ProjectQuery(qr.codes, qr.scale, no_turn);
   const std::vector<Bf16> turned = golden.ProjectQuery(qr.codes, qr.scale, turn);
-  const std::vector<Bf16> kv_flat = golden.ProjectKv(xn, no_turn_);
+  const std::vector<Bf16> kv_flat = golden.ProjectKv(xn, no_turn);
   const std::vector<Bf16> kv_turned = golden.ProjectKv(xn, turn);
   for (size_t h = 0; h <= 8; ++h) {  // the heads of q, then kv
     const Bf16* a = h < 8 ? &flat[h * 512] : kv_flat.data();
     const Bf16* b = h < 8 ? &turned[h * 512] : kv_turned.data();
     double squares = 0;
     for (size_t d = 0; d < 512; ++d) {
-      const double value = ToFloat(a[d]) / (h < 8 ? 1.0F : layer_.kv_norm[d]);
+      const double value = ToFloat(a[d]) / (h < 8 ? 1.0F : layer.kv_norm[d]);
       squares += value * value;
     }
     EXPECT_NEAR(squares / 512, 1, 1e-2);
@@ -207,103 +177,6 @@ TEST_F(GoldenTest, ProjectionsNormalizeAndTurn) {
   }
 }
 
-TEST_F(GoldenTest, ExtremeScoresAndSinks) {
-  // q and the row differ in lane 0 alone, which makes every score what is wanted: q = 512^1/2 s.
-  const auto attend = [&](float lane_q, float lane_k, int rows, float sink) {
-    layer_.attn_sink.assign(8, sink);
-    std::vector<Bf16> q(8 * 512);
-    for (size_t h = 0; h < 8; ++h) q[h * 512] = Exact(lane_q);
-    std::vector<std::vector<Bf16>> kv;
-    std::vector<const Bf16*> window;
-    for (int r = 0; r < rows; ++r) {
-      kv.push_back(KvRow(r));
-      kv.back()[0] = Exact(lane_k);
-    }
-    for (const auto& row : kv) window.push_back(row.data());
-    return Make().Attend(q, window, no_turn_, false);
-  };
-  // One row at about -5e5: without a sink its weight is one, with a sink at 0 it is nothing.
-  const std::vector<Bf16> row = KvRow(0);
-  const AttendResult alone = attend(-4096, 2816, 1, -kInf);
-  const AttendResult sunk = attend(-4096, 2816, 1, 0);
-  for (size_t d = 1; d < 512; ++d) {
-    EXPECT_EQ(alone.heads[d].bits, row[d].bits);
-    EXPECT_EQ(ToFloat(sunk.heads[d]), 0.0F);
-  }
-  EXPECT_NEAR(alone.log_sum_exp[0], -4096.0 * 2816 / std::sqrt(512.0), 0.1);
-  // 128 rows at about -1e6: their mean.
-  const AttendResult many = attend(-8192, 2816, 128, -kInf);
-  for (size_t d = 1; d < 512; ++d) {
-    double mean = 0;
-    for (int r = 0; r < 128; ++r) mean += ToFloat(KvRow(r)[d]) / 128.0;
-    EXPECT_NEAR(ToFloat(many.heads[d]), mean, 1e-3 + std::abs(mean) / 256);
-  }
-  // Equal scores of 0 and a sink at log 128: half the mean. log_sum_exp leaves the sink out.
-  const AttendResult half = attend(0, 1, 128, static_cast<float>(std::log(128.0)));
-  EXPECT_NEAR(ToFloat(half.heads[0]), 0.5, 2e-3);
-  EXPECT_NEAR(half.log_sum_exp[7], std::log(128.0), 1e-6);
-}
-
-// The probabilities are rounded for the sum of rows, but not for the denominator.
-TEST_F(GoldenTest, ProbabilitiesAreRoundedForTheRowsAlone) {
-  layer_.attn_sink.assign(8, -kInf);
-  const Golden golden = Make();
-  const auto round = [](double value) {  // to 8 significant bits, half to even
-    int exponent = 0;
-    const double mantissa = std::frexp(value, &exponent);
-    return std::ldexp(std::nearbyint(mantissa * 256), exponent - 8);
-  };
-  std::vector<Bf16> zero(512);
-  std::vector<Bf16> one(512);
-  one[0] = Exact(-1);  // what q sees
-  one[1] = Exact(1);   // what comes out
-  const std::vector<const Bf16*> window = {zero.data(), one.data()};
-  int telling = 0;
-  for (int step = 1; step < 100; ++step) {
-    std::vector<Bf16> q(8 * 512);
-    q[0] = Exact(static_cast<float>(step) * 0.5F);
-    const double p = std::exp(-0.5 * step / std::sqrt(512.0));
-    const double expected = round(round(p) / (1 + p));
-    EXPECT_EQ(ToFloat(golden.Attend(q, window, no_turn_).heads[1]), expected) << step;
-    telling += expected != round(p / (1 + p)) && expected != round(round(p) / (1 + round(p)));
-  }
-  EXPECT_GT(telling, 5);
-}
-
-TEST_F(GoldenTest, AttendAgreesWithPlainSoftmaxAndUndoesTheRotation) {
-  const Golden golden = Make();
-  std::vector<std::vector<Bf16>> kv;
-  std::vector<const Bf16*> window;
-  for (int r = 0; r < 37; ++r) kv.push_back(KvRow(r));
-  for (const auto& row : kv) window.push_back(row.data());
-  const std::vector<Bf16> q = Heads(0);
-  const AttendResult plain = golden.Attend(q, window, no_turn_, false);
-  const RopeRow turn = RopeRowAt(kSwa, 12345);
-  const AttendResult turned = golden.Attend(q, window, turn);
-  for (size_t h = 0; h < 8; ++h) {
-    double denominator = std::exp(double{layer_.attn_sink[h]});
-    std::vector<double> out(512);
-    for (const auto& row : kv) {
-      double score = 0;
-      for (size_t d = 0; d < 512; ++d) score += ToFloat(q[h * 512 + d]) * ToFloat(row[d]);
-      const double p = std::exp(score / std::sqrt(512.0));
-      denominator += p;
-      for (size_t d = 0; d < 512; ++d) out[d] += p * ToFloat(row[d]);
-    }
-    for (double& value : out) value /= denominator;
-    const auto near = [](double a, double e) { EXPECT_NEAR(a, e, 5e-3 + std::abs(e) / 128); };
-    for (size_t d = 0; d < 512; ++d) near(ToFloat(plain.heads[h * 512 + d]), out[d]);
-    for (size_t i = 0; i < 32; ++i) {
-      const double even = out[448 + 2 * i];
-      const double odd = out[449 + 2 * i];
-      near(ToFloat(turned.heads[h * 512 + 448 + 2 * i]), even * turn.cos[i] + odd * turn.sin[i]);
-      near(ToFloat(turned.heads[h * 512 + 449 + 2 * i]), odd * turn.cos[i] - even * turn.sin[i]);
-    }
-    EXPECT_NEAR(plain.log_sum_exp[h], std::log(denominator - std::exp(double{layer_.attn_sink[h]})),
-                1e-4);
-  }
-}
-
 // Against sums in plain order, without quantization: within what it costs.
 TEST_F(GoldenTest, OutputAgreesWithPlainProducts) {
   const std::vector<Bf16> heads = Heads(4);
@@ -313,15 +186,15 @@ TEST_F(GoldenTest, OutputAgreesWithPlainProducts) {
     for (size_t r = 0; r < 32; ++r) {
       for (size_t i = 0; i < 1024; ++i) {
         latent[g * 32 + r] +=
-            ToFloat(layer_.wo_a[(g * 32 + r) * 1024 + i]) * ToFloat(heads[g * 1024 + i]);
+            ToFloat(layer.wo_a[(g * 32 + r) * 1024 + i]) * ToFloat(heads[g * 1024 + i]);
       }
     }
   }
   std::vector<double> expected(256);
   double squares = 0;
   for (size_t d = 0; d < 256; ++d) {
-    for (size_t i = 0; i < 128; ++i) expected[d] += latent[i] * layer_.wo_b[d * 128 + i];
-    expected[d] *= layer_.wo_b_scale[d];
+    for (size_t i = 0; i < 128; ++i) expected[d] += latent[i] * layer.wo_b[d * 128 + i];
+    expected[d] *= layer.wo_b_scale[d];
     squares += expected[d] * expected[d] / 256;
   }
   for (size_t d = 0; d < 256; ++d) {
@@ -340,7 +213,7 @@ TEST_F(GoldenTest, NaNIsNeverSwallowed) {
   EXPECT_TRUE(std::isnan(ToFloat(xn[0])));
   const Quantized qr = golden.ProjectLatent(xn);
   EXPECT_TRUE(std::isnan(qr.scale));
-  for (const Bf16 v : golden.ProjectQuery(qr.codes, qr.scale, no_turn_)) {
+  for (const Bf16 v : golden.ProjectQuery(qr.codes, qr.scale, no_turn)) {
     EXPECT_TRUE(std::isnan(ToFloat(v)));
   }
   std::vector<Bf16> bad_row = KvRow(1);
@@ -348,84 +221,13 @@ TEST_F(GoldenTest, NaNIsNeverSwallowed) {
   const std::vector<Bf16> good_row = KvRow(0);
   for (const auto& window : {std::vector<const Bf16*>{good_row.data(), bad_row.data()},
                              std::vector<const Bf16*>{bad_row.data(), good_row.data()}}) {
-    for (const Bf16 v : golden.Attend(Heads(0), window, no_turn_).heads) {
+    for (const Bf16 v : golden.Attend(Heads(0), window, no_turn).heads) {
       EXPECT_TRUE(std::isnan(ToFloat(v)));
     }
   }
   std::vector<Bf16> heads = Heads(1);
   heads[3000] = {0x7F80};
   for (const Bf16 v : golden.ProjectOutput(heads)) EXPECT_TRUE(std::isnan(ToFloat(v)));
-}
-
-class DecoderTest : public GoldenTest {
- protected:
-  // A decoder at `start` whose history is the formula's, as far back as position `first`.
-  SwaDecoder At(const Golden& golden, int64_t start, int64_t first) const {
-    SwaDecoder decoder(golden, start);
-    for (int64_t p = std::max<int64_t>(0, first); p < start; ++p) decoder.SetHistory(p, KvRow(p));
-    return decoder;
-  }
-};
-
-TEST_F(DecoderTest, WindowIsTheLast128PositionsAndTheTokenItself) {
-  const Golden golden = Make();
-  for (const int64_t p : {127, 128, 129, 255, 256, 300}) {
-    SCOPED_TRACE(p);
-    const RopeRow rope = RopeRowAt(kSwa, p);
-    const auto out = [&](int64_t poisoned) {
-      SwaDecoder decoder = At(golden, p, p - 140);
-      std::vector<Bf16> row = KvRow(0);
-      for (Bf16& v : row) v = Exact(4096);
-      if (poisoned >= 0) decoder.SetHistory(poisoned, row);
-      return decoder.Decode(X(0), rope).attn_out;
-    };
-    const auto same = [](const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
-      return JudgeExact(a, b).ok;
-    };
-    const auto clean = out(-1);
-    if (p >= 128) {
-      EXPECT_TRUE(same(out(p - 128), clean));
-    }
-    EXPECT_FALSE(same(out(p - 127), clean));
-    EXPECT_FALSE(same(out(p - 1), clean));
-  }
-  SwaDecoder short_history = At(golden, 300, 300 - 126);
-  EXPECT_THROW(short_history.Decode(X(0), RopeRowAt(kSwa, 300)), std::out_of_range);
-}
-
-TEST_F(DecoderTest, AppendedTokensDecodeAsOneByOneOnAnyThread) {
-  const Golden golden = Make();
-  constexpr int64_t kTokens = 12;
-  SwaDecoder serial = At(golden, 125, 0);
-  std::vector<TokenResult> expected;
-  for (int64_t t = 0; t < kTokens; ++t) {
-    expected.push_back(serial.Decode(X(t), RopeRowAt(kSwa, 125 + t)));
-  }
-  EXPECT_EQ(serial.next_position(), 125 + kTokens);
-  SwaDecoder together = At(golden, 125, 0);
-  for (int64_t t = 0; t < kTokens; ++t) together.Append(X(t), RopeRowAt(kSwa, 125 + t));
-  std::vector<TokenResult> actual(kTokens);
-  ParallelFor(
-      kTokens,
-      [&](int64_t t) {
-        actual[static_cast<size_t>(t)] = together.DecodeAt(125 + t, X(t), RopeRowAt(kSwa, 125 + t));
-      },
-      3);
-  for (size_t t = 0; t < kTokens; ++t) {
-    EXPECT_TRUE(JudgeExact(actual[t].kv, expected[t].kv).ok);
-    EXPECT_TRUE(JudgeExact(actual[t].heads, expected[t].heads).ok);
-    EXPECT_TRUE(JudgeExact(actual[t].x_out, expected[t].x_out).ok);
-  }
-}
-
-TEST_F(DecoderTest, FirstTokenSeesItselfAlone) {
-  layer_.attn_sink.assign(8, -kInf);
-  const Golden golden = Make();
-  SwaDecoder decoder(golden, 0);
-  const TokenResult token = decoder.Decode(X(0), no_turn_);
-  for (size_t i = 0; i < token.heads.size(); ++i) {
-    ASSERT_EQ(token.heads[i].bits, token.kv[i % 512].bits);
-  }
 }
 
 TEST(ParallelFor, RunsEveryItemOnceAndPassesOnExceptions) {

@@ -9,9 +9,8 @@
 namespace millipede::testing {
 
 // Adds a test failure for each violated rule. `tokens` lists tokens of the result to judge; empty
-// means all.
-void ExpectGoldenStages(const ModelConfig& config, AttentionKind kind,
-                        const fixtures::LayerFixture& fixture, const EntryResult& result,
+// means all. The world is the one that made the result: it gives the request's compressed rows.
+void ExpectGoldenStages(DecodeWorld& world, const EntryResult& result,
                         reference::RuleProfile profile, std::vector<int64_t> tokens = {});
 
 }  // namespace millipede::testing
