@@ -95,9 +95,10 @@ class Execution {
       activations = step_.record->values.views();
     }
     Stopwatch watch;
-    const StepTensors tensors{
-        inputs_.XView(arguments_.config), inputs_.rope(),
-        MakeView(x_out_.data(), inputs_.num_tokens(), kHcStreams, arguments_.config.hidden)};
+    const StepTensors tensors{.x = inputs_.XView(arguments_.config),
+                              .rope = inputs_.rope(),
+                              .x_out = MakeView(x_out_.data(), inputs_.num_tokens(), kHcStreams,
+                                                arguments_.config.hidden)};
     auto status = layer_->Run(context, *plan_, 0, pools, tensors, workspace.span(), overlay.span(),
                               activations);
     if (!status) return status;

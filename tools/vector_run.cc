@@ -150,9 +150,10 @@ Status RunStep(const VectorWeights& weights, const VectorCase& vectors, const Sa
   const AlignedBuffer workspace(plan->workspace_bytes(context.num_threads()));
   const AlignedBuffer overlay(plan->overlay_bytes());
   Activations values(vectors.config, inputs->num_tokens());
-  const StepTensors tensors{
-      inputs->XView(vectors.config), inputs->rope(),
-      MakeView(values.x_out.data(), inputs->num_tokens(), kHcStreams, vectors.config.hidden)};
+  const StepTensors tensors{.x = inputs->XView(vectors.config),
+                            .rope = inputs->rope(),
+                            .x_out = MakeView(values.x_out.data(), inputs->num_tokens(), kHcStreams,
+                                              vectors.config.hidden)};
   auto status = weights.layer.Run(context, *plan, 0, world.pools, tensors, workspace.span(),
                                   overlay.span(), values.views());
   if (!status) return status;
