@@ -445,6 +445,7 @@ TEST_F(RequestLifecycle, SharingAWritePageIsNoticed) {
 // and the next plans follow what was accepted.
 TEST(RequestSteps, RangesFollowTheAcceptedTokens) {
   std::vector<PageSpace> owned;
+  owned.reserve(7);
   for (int i = 0; i < 7; ++i) owned.push_back(std::move(*PageSpace::Create(200)));
   const RequestSpaces spaces{&owned[0], &owned[1], &owned[2], &owned[3],
                              &owned[4], &owned[5], &owned[6]};
