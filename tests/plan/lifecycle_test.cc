@@ -284,6 +284,8 @@ TEST_P(CompressedLifecycle, EverySpaceIsRechecked) {
     const EngineSpace before = space;
     const int32_t page = (second.*list.entries)[list.index].page;
     const std::string field = list.name + ".pages[" + std::to_string(list.index) + "].";
+    // A space whose pages are all good moved too, and it is the first to be looked at.
+    ++spaces_.raw.generation;
     space.Free(page);
     ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kPageNotAcquired, field + "page", 1);
     space.Own(page);
