@@ -17,8 +17,8 @@ constexpr uint64_t kDefaultSeed = 1;
 constexpr int kMaxThreads = 1024;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
-// Every request has a ring of its own, and two pages are nobody's.
-constexpr int64_t kMaxBatch = (kMaxPagesPerSpace - 2) / FormatOf(PoolKind::kRaw).ring_pages;
+// Every request has rings of its own, and two pages of a space are nobody's.
+constexpr int64_t kMaxBatch = (kMaxPagesPerSpace - 2) / FormatOf(PoolKind::kHcaState).ring_pages;
 
 template <typename T>
 Result<T> ParseNumber(const std::string& field, std::string_view word, T low, T high) {
@@ -32,10 +32,10 @@ Result<T> ParseNumber(const std::string& field, std::string_view word, T low, T 
 }
 
 Result<AttentionKind> ParseAttention(const std::string& word) {
-  if (word == "swa") return AttentionKind::kSwa;
-  if (word == "hca" || word == "csa")
-    return BadValue("--attention", word + " is not built yet", "swa");
-  return BadValue("--attention", word, "swa (hca and csa are not built yet)");
+  for (const AttentionKind kind : {AttentionKind::kSwa, AttentionKind::kHca, AttentionKind::kCsa}) {
+    if (word == KindName(kind)) return kind;
+  }
+  return BadValue("--attention", word, "swa, hca or csa");
 }
 
 Result<std::vector<int64_t>> ParseStartPositions(std::string_view words, int64_t ceiling) {
