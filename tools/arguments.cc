@@ -7,7 +7,7 @@
 #include <limits>
 #include <thread>
 
-#include "tools/batch.h"
+#include "millipede/pages.h"
 #include "tools/errors.h"
 
 namespace millipede::tools {
@@ -16,6 +16,9 @@ namespace {
 constexpr uint64_t kDefaultSeed = 1;
 constexpr int kMaxThreads = 1024;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
+
+// Every request has rings of its own, and two pages of a space are nobody's.
+constexpr int64_t kMaxBatch = (kMaxPagesPerSpace - 2) / FormatOf(PoolKind::kHcaState).ring_pages;
 
 template <typename T>
 Result<T> ParseNumber(const std::string& field, std::string_view word, T low, T high) {
@@ -29,10 +32,10 @@ Result<T> ParseNumber(const std::string& field, std::string_view word, T low, T 
 }
 
 Result<AttentionKind> ParseAttention(const std::string& word) {
-  if (word == "swa") return AttentionKind::kSwa;
-  if (word == "hca" || word == "csa")
-    return BadValue("--attention", word + " is not built yet", "swa");
-  return BadValue("--attention", word, "swa (hca and csa are not built yet)");
+  for (const AttentionKind kind : {AttentionKind::kSwa, AttentionKind::kHca, AttentionKind::kCsa}) {
+    if (word == KindName(kind)) return kind;
+  }
+  return BadValue("--attention", word, "swa, hca or csa");
 }
 
 Result<std::vector<int64_t>> ParseStartPositions(std::string_view words, int64_t ceiling) {
@@ -54,7 +57,7 @@ Result<std::vector<int64_t>> ParseStartPositions(std::string_view words, int64_t
 // The batch's positions: a list is the batch, one number stands for every request.
 Status SetBatch(const StepWords& words, StepArguments& arguments) {
   if (words.batch) {
-    auto batch = ParseInteger("--batch", *words.batch, 1, kMaxBatchRequests);
+    auto batch = ParseInteger("--batch", *words.batch, 1, kMaxBatch);
     if (!batch) return ErrorOf(batch);
     arguments.batch = *batch;
   }

@@ -1,8 +1,6 @@
 #include "tools/batch.h"
 
 #include <algorithm>
-#include <cstring>
-#include <string>
 #include <utility>
 
 #include "fixtures/formula.h"
@@ -12,39 +10,163 @@
 namespace millipede::tools {
 namespace {
 
-constexpr int kNanByte = 0xFF;  // in every byte: a NaN as bf16
+constexpr PoolKind kSwaPools[] = {PoolKind::kRaw};
+constexpr PoolKind kHcaPools[] = {PoolKind::kRaw, PoolKind::kHcaMain, PoolKind::kHcaState};
+constexpr PoolKind kCsaPools[] = {PoolKind::kRaw,          PoolKind::kCsaMain,
+                                  PoolKind::kCsaIndexRows, PoolKind::kCsaIndexScales,
+                                  PoolKind::kCsaState,     PoolKind::kCsaInnerState};
 
-std::span<Bf16> RawRow(const PoolView& pool, int64_t page, int64_t slot) {
-  std::byte* row = pool.base + page * pool.page_stride_bytes + slot * kRawRowBytes;
-  return {reinterpret_cast<Bf16*>(row), static_cast<size_t>(kHeadDim)};
+constexpr int64_t kNobodysPages = 2;       // of each space, the first and the last
+constexpr int64_t kSkippedIndexPages = 3;  // so that index pages are not main pages
+
+// A page space of the batch, and where requests look for it.
+struct SpaceOf {
+  PoolKind pool;
+  PageSpace* RequestSpaces::*member;
+};
+constexpr SpaceOf kRawSpace = {PoolKind::kRaw, &RequestSpaces::raw};
+constexpr SpaceOf kHcaSpaces[] = {{PoolKind::kHcaMain, &RequestSpaces::hca_main},
+                                  {PoolKind::kHcaState, &RequestSpaces::hca_state}};
+constexpr SpaceOf kCsaSpaces[] = {{PoolKind::kCsaMain, &RequestSpaces::csa_main},
+                                  {PoolKind::kCsaIndexRows, &RequestSpaces::csa_index},
+                                  {PoolKind::kCsaState, &RequestSpaces::csa_state},
+                                  {PoolKind::kCsaInnerState, &RequestSpaces::csa_inner_state}};
+
+PoolKind SpacePool(PoolKind pool) {
+  return pool == PoolKind::kCsaIndexScales ? PoolKind::kCsaIndexRows : pool;
+}
+
+// Pages of all requests' lists in a space.
+int64_t CountPages(AttentionKind kind, PoolKind pool, std::span<const int64_t> start_pos,
+                   std::span<const int64_t> num_tokens) {
+  const PoolFormat format = FormatOf(pool);
+  if (format.ring_pages > 0) return format.ring_pages * static_cast<int64_t>(start_pos.size());
+  int64_t sum = 0;
+  for (size_t r = 0; r < start_pos.size(); ++r) {
+    const int64_t rows = (start_pos[r] + num_tokens[r]) / RatioOf(kind);
+    sum += (rows + format.rows_per_page - 1) / format.rows_per_page;
+  }
+  return sum;
+}
+
+Status RopeOf(AttentionKind kind, std::span<const int64_t> positions, std::vector<float>& cos,
+              std::vector<float>& sin) {
+  cos.resize(positions.size() * kRopePairs);
+  sin.resize(cos.size());
+  return ComputeRopeRows(kind, positions, MakeView(cos.data(), positions.size(), kRopePairs),
+                         MakeView(sin.data(), positions.size(), kRopePairs));
 }
 
 }  // namespace
 
-Result<Batch> Batch::Create(std::span<const int64_t> start_pos) {
-  if (static_cast<int64_t>(start_pos.size()) > kMaxBatchRequests) {
-    return BadValue("requests", std::to_string(start_pos.size()),
-                    fmt::format("at most {}", kMaxBatchRequests));
+int64_t RatioOf(AttentionKind kind) {
+  switch (kind) {
+    case AttentionKind::kHca:
+      return kHcaRatio;
+    case AttentionKind::kCsa:
+      return kCsaRatio;
+    case AttentionKind::kSwa:
+      break;
   }
-  const auto num_requests = static_cast<int32_t>(start_pos.size());
-  Batch batch;
-  auto space = PageSpace::Create(num_requests * kRingPages + 2);
-  if (!space) return ErrorOf(space);
-  batch.raw_ = std::make_unique<PageSpace>(*std::move(space));
-  batch.request_spaces_ = std::make_unique<RequestSpaces>();
-  batch.request_spaces_->raw = batch.raw_.get();
+  return 0;
+}
 
-  PageEntry nobodys;
-  if (auto status = batch.raw_->Acquire({&nobodys, 1}); !status) return ErrorOf(status);
+std::span<const PoolKind> PoolKindsOf(AttentionKind kind) {
+  switch (kind) {
+    case AttentionKind::kHca:
+      return kHcaPools;
+    case AttentionKind::kCsa:
+      return kCsaPools;
+    case AttentionKind::kSwa:
+      break;
+  }
+  return kSwaPools;
+}
+
+const PageListView& ListOf(const RequestPages& pages, PoolKind pool) {
+  switch (pool) {
+    case PoolKind::kHcaMain:
+    case PoolKind::kCsaMain:
+      return pages.main;
+    case PoolKind::kHcaState:
+    case PoolKind::kCsaState:
+      return pages.state;
+    case PoolKind::kCsaIndexRows:
+    case PoolKind::kCsaIndexScales:
+      return pages.index;
+    case PoolKind::kCsaInnerState:
+      return pages.inner_state;
+    case PoolKind::kRaw:
+      break;
+  }
+  return pages.raw;
+}
+
+int64_t CacheBytes(AttentionKind kind, int64_t num_tokens) {
+  constexpr int64_t kStart = 0;
+  int64_t sum = 0;
+  for (const PoolKind pool : PoolKindsOf(kind)) {
+    sum += CountPages(kind, pool, {&num_tokens, 1}, {&kStart, 1}) * FormatOf(pool).page_bytes();
+  }
+  return sum;
+}
+
+int64_t PoolRowOf(PoolKind pool, std::span<const int32_t> pages, int64_t i) {
+  const PoolFormat format = FormatOf(pool);
+  if (format.ring_pages > 0) i %= format.ring_rows();
+  const int64_t page = pages[static_cast<size_t>(i / format.rows_per_page)];
+  return page * format.rows_per_page + i % format.rows_per_page;
+}
+
+Status Batch::CreateSpace(PoolKind pool, PageSpace* RequestSpaces::*member, int64_t num_pages,
+                          int64_t num_skipped) {
+  const int64_t total = num_pages + num_skipped + kNobodysPages;
+  if (total > kMaxPagesPerSpace) {
+    return BadValue("--start-pos", fmt::format("{} pages in one space", total),
+                    fmt::format("at most {}", kMaxPagesPerSpace));
+  }
+  auto space = PageSpace::Create(static_cast<int32_t>(total));
+  if (!space) return ErrorOf(space);
+  PageSpace& own = spaces_.emplace(pool, *std::move(space)).first->second;
+  std::vector<PageEntry> nobodys(static_cast<size_t>(num_skipped) + 1);
+  request_spaces_.*member = &own;
+  return own.Acquire(nobodys);
+}
+
+Result<Batch> Batch::Create(std::span<const AttentionKind> kinds,
+                            std::span<const int64_t> start_pos,
+                            std::span<const int64_t> num_tokens) {
+  Batch batch;
+  auto status =
+      batch.CreateSpace(kRawSpace.pool, kRawSpace.member,
+                        CountPages(AttentionKind::kSwa, kRawSpace.pool, start_pos, num_tokens), 0);
+  if (!status) return ErrorOf(status);
+  for (const AttentionKind kind : kinds) {
+    std::span<const SpaceOf> spaces;
+    if (kind == AttentionKind::kHca) spaces = kHcaSpaces;
+    if (kind == AttentionKind::kCsa) spaces = kCsaSpaces;
+    for (const SpaceOf& space : spaces) {
+      status = batch.CreateSpace(space.pool, space.member,
+                                 CountPages(kind, space.pool, start_pos, num_tokens),
+                                 space.pool == PoolKind::kCsaIndexRows ? kSkippedIndexPages : 0);
+      if (!status) return ErrorOf(status);
+    }
+  }
   batch.requests_.reserve(start_pos.size());
-  for (const int64_t start : start_pos) {
-    auto request = Request::Create(*batch.request_spaces_, start);
+  for (size_t r = 0; r < start_pos.size(); ++r) {
+    auto request = Request::Create(batch.request_spaces_, start_pos[r]);
     if (!request) return ErrorOf(request);
+    if (status = request->Prepare(num_tokens[r]); !status) return ErrorOf(status);
     batch.requests_.push_back(*std::move(request));
   }
-  if (auto status = batch.raw_->Acquire({&nobodys, 1}); !status) return ErrorOf(status);
+  for (auto& item : batch.spaces_) {
+    PageEntry nobodys;
+    if (status = item.second.Acquire({&nobodys, 1}); !status) return ErrorOf(status);
+  }
   return batch;
 }
+
+int32_t Batch::num_pages(PoolKind pool) const { return spaces_.at(SpacePool(pool)).num_pages(); }
 
 std::vector<StepRequest> Batch::Step(AttentionKind kind,
                                      std::span<const int64_t> num_tokens) const {
@@ -58,32 +180,20 @@ std::vector<StepRequest> Batch::Step(AttentionKind kind,
   return step;
 }
 
-Result<LayerPool> Batch::MakeRawPool(const ModelConfig& config, AttentionKind kind,
-                                     uint64_t seed) const {
-  auto pool = LayerPool::Create(PoolKind::kRaw, num_pages());
-  if (!pool) return ErrorOf(pool);
-  const PoolView view = pool->view();
-  for (int64_t page = 0; page < view.num_pages; ++page) {
-    std::memset(view.base + page * view.page_stride_bytes, kNanByte,
-                static_cast<size_t>(kRawPageBytes));
-  }
-  reference::ParallelFor(size(), [&](int64_t r) {
-    const fixtures::RequestFixture fixture(config, seed, r);
-    const std::array<int32_t, kRingPages> ring = RingPages(kind, r);
-    const int64_t end = request(r).position(kind);
-    for (int64_t p = std::max<int64_t>(0, end - kRingRows); p < end; ++p) {
-      const int64_t row = p % kRingRows;
-      fixture.KvRow(p, RawRow(view, ring[static_cast<size_t>(row / kPageRows)], row % kPageRows));
-    }
-  });
-  return pool;
+std::vector<int32_t> Batch::Pages(AttentionKind kind, PoolKind pool, int64_t r) const {
+  const RequestPages lists = request(r).pages(kind);
+  std::vector<int32_t> pages;
+  for (const PageEntry& entry : ListOf(lists, pool).pages) pages.push_back(entry.page);
+  return pages;
 }
 
-std::array<int32_t, kRingPages> Batch::RingPages(AttentionKind kind, int64_t r) const {
-  std::array<int32_t, kRingPages> pages{};
+int64_t Batch::BytesHeld(AttentionKind kind, int64_t r) const {
   const RequestPages lists = request(r).pages(kind);
-  for (size_t i = 0; i < pages.size(); ++i) pages[i] = lists.raw.pages[i].page;
-  return pages;
+  int64_t sum = 0;
+  for (const PoolKind pool : PoolKindsOf(kind)) {
+    sum += static_cast<int64_t>(ListOf(lists, pool).pages.size()) * FormatOf(pool).page_bytes();
+  }
+  return sum;
 }
 
 TensorView<const float, 3> StepInputs::XView(const ModelConfig& config) const {
@@ -93,6 +203,27 @@ TensorView<const float, 3> StepInputs::XView(const ModelConfig& config) const {
 RopeRows StepInputs::rope() const {
   return {MakeView(rope_cos.data(), num_tokens(), kRopePairs),
           MakeView(rope_sin.data(), num_tokens(), kRopePairs)};
+}
+
+RopeRows StepInputs::event_rope() const {
+  return {MakeView(event_rope_cos.data(), num_events(), kRopePairs),
+          MakeView(event_rope_sin.data(), num_events(), kRopePairs)};
+}
+
+Status SetRope(AttentionKind kind, StepInputs& inputs) {
+  const int64_t ratio = RatioOf(kind);
+  inputs.events.clear();
+  std::vector<int64_t> event_positions;
+  for (int64_t t = 0; ratio > 0 && t < inputs.num_tokens(); ++t) {
+    const auto token = static_cast<size_t>(t);
+    const int64_t position = inputs.position[token];
+    if ((position + 1) % ratio != 0) continue;
+    inputs.events.push_back({inputs.request[token], t, position / ratio});
+    event_positions.push_back(position / ratio * ratio);
+  }
+  auto status = RopeOf(kind, inputs.position, inputs.rope_cos, inputs.rope_sin);
+  if (!status) return status;
+  return RopeOf(kind, event_positions, inputs.event_rope_cos, inputs.event_rope_sin);
 }
 
 Result<StepInputs> MakeStepInputs(const ModelConfig& config, AttentionKind kind, uint64_t seed,
@@ -115,22 +246,8 @@ Result<StepInputs> MakeStepInputs(const ModelConfig& config, AttentionKind kind,
     fixture.X(inputs.position[token] - start_pos[static_cast<size_t>(r)],
               std::span(inputs.x).subspan(token * width, width));
   });
-  inputs.rope_cos.resize(total * kRopePairs);
-  inputs.rope_sin.resize(total * kRopePairs);
-  auto status =
-      ComputeRopeRows(kind, inputs.position, MakeView(inputs.rope_cos.data(), total, kRopePairs),
-                      MakeView(inputs.rope_sin.data(), total, kRopePairs));
-  if (!status) return ErrorOf(status);
+  if (auto status = SetRope(kind, inputs); !status) return ErrorOf(status);
   return inputs;
-}
-
-std::vector<std::byte> CopyPool(const PoolView& pool) {
-  std::vector<std::byte> bytes(static_cast<size_t>(pool.num_pages * kRawPageBytes));
-  for (int64_t page = 0; page < pool.num_pages; ++page) {
-    std::memcpy(bytes.data() + page * kRawPageBytes, pool.base + page * pool.page_stride_bytes,
-                static_cast<size_t>(kRawPageBytes));
-  }
-  return bytes;
 }
 
 }  // namespace millipede::tools

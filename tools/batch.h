@@ -1,11 +1,11 @@
-// The requests of a batch with pages of their own, and one layer's pool with their histories.
+// The requests of a batch, with pages of their own in the spaces of the kinds they are for, and
+// what a step is given.
 #ifndef MILLIPEDE_TOOLS_BATCH_H_
 #define MILLIPEDE_TOOLS_BATCH_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -18,49 +18,68 @@
 
 namespace millipede::tools {
 
-inline constexpr int32_t kRawRowBytes = FormatOf(PoolKind::kRaw).row_bytes;
-inline constexpr int64_t kRawPageBytes = FormatOf(PoolKind::kRaw).page_bytes();
-inline constexpr int32_t kRingPages = FormatOf(PoolKind::kRaw).ring_pages;
-inline constexpr int32_t kRingRows = FormatOf(PoolKind::kRaw).ring_rows();
+// Tokens per compressed row; 0 for SWA, which has none.
+int64_t RatioOf(AttentionKind kind);
 
-// Requests of the largest batch: each has a ring of its own, and two pages are nobody's.
-inline constexpr int64_t kMaxBatchRequests = (kMaxPagesPerSpace - 2) / kRingPages;
+// The pools of one layer of a kind. Those of index rows and index scales share one page space.
+std::span<const PoolKind> PoolKindsOf(AttentionKind kind);
 
-// One raw page space, and requests that each hold a ring of it. The first and the last page belong
-// to nobody of the batch.
+// The list of `pages` that a pool's rows lie in.
+const PageListView& ListOf(const RequestPages& pages, PoolKind pool);
+
+// Bytes of the pages that a request of `num_tokens` tokens needs in one layer of the kind.
+int64_t CacheBytes(AttentionKind kind, int64_t num_tokens);
+
+// The pool row (page * rows per page + slot) of a request's row `i`: a position of a ring list, a
+// row of a ragged one.
+int64_t PoolRowOf(PoolKind pool, std::span<const int32_t> pages, int64_t i);
+
+// Page spaces, and requests that draw from them. The first page and the last page of each space
+// belong to nobody of the batch, and index pages have other ids than main pages of the same rows.
 class Batch {
  public:
-  // One request per start position, at most kMaxBatchRequests. kInvalidArgument, kOutOfPages.
-  static Result<Batch> Create(std::span<const int64_t> start_pos);
+  // One request per start position, with pages for `num_tokens[r]` more tokens of each kind.
+  // kInvalidArgument, kOutOfPages, kOutOfMemory.
+  static Result<Batch> Create(std::span<const AttentionKind> kinds,
+                              std::span<const int64_t> start_pos,
+                              std::span<const int64_t> num_tokens);
 
   Batch(Batch&&) = default;
-  Batch& operator=(Batch&&) = delete;  // requests must go before the space they draw from
+  Batch& operator=(Batch&&) = delete;  // requests must go before the spaces they draw from
 
   int64_t size() const { return static_cast<int64_t>(requests_.size()); }
   const Request& request(int64_t r) const { return requests_[static_cast<size_t>(r)]; }
-  KindSpaces spaces(AttentionKind kind) const { return request_spaces_->views(kind); }
-  int32_t num_pages() const { return raw_->num_pages(); }
+  KindSpaces spaces(AttentionKind kind) const { return request_spaces_.views(kind); }
+  int32_t num_pages(PoolKind pool) const;
 
   // The step of `num_tokens[r]` new tokens from where each request stands; those with 0 are
   // inactive.
   std::vector<StepRequest> Step(AttentionKind kind, std::span<const int64_t> num_tokens) const;
 
-  // A pool for the space, filled with NaN, with the last 128 rows of every request's history made
-  // by formula. kOutOfMemory.
-  Result<LayerPool> MakeRawPool(const ModelConfig& config, AttentionKind kind, uint64_t seed) const;
+  // The pages of a request's list in order.
+  std::vector<int32_t> Pages(AttentionKind kind, PoolKind pool, int64_t r) const;
 
-  // The pages of a request's ring in order.
-  std::array<int32_t, kRingPages> RingPages(AttentionKind kind, int64_t r) const;
+  // Bytes of the pages that a request holds in one layer of the kind.
+  int64_t BytesHeld(AttentionKind kind, int64_t r) const;
 
  private:
   Batch() = default;
+  Status CreateSpace(PoolKind pool, PageSpace* RequestSpaces::*member, int64_t num_pages,
+                     int64_t num_skipped);
 
-  std::unique_ptr<PageSpace> raw_;
-  std::unique_ptr<RequestSpaces> request_spaces_;
+  std::map<PoolKind, PageSpace> spaces_;
+  RequestSpaces request_spaces_;
   std::vector<Request> requests_;
 };
 
-// What a step is given: its tokens in batch order, made by formula. T of them.
+// A token of a step that finishes a block, and the compressed row it emits.
+struct StepEvent {
+  int64_t request = 0;
+  int64_t query = 0;  // the token, counted over the batch
+  int64_t row = 0;    // position of the token's block over the ratio
+};
+
+// What a step is given: its tokens in batch order, made by formula. T of them, and E events.
 struct StepInputs {
   std::vector<int64_t> request;   // [T]
   std::vector<int64_t> position;  // [T]
@@ -68,9 +87,15 @@ struct StepInputs {
   std::vector<float> rope_cos;    // [T,32]
   std::vector<float> rope_sin;    // [T,32]
 
+  std::vector<StepEvent> events;      // [E] in token order
+  std::vector<float> event_rope_cos;  // [E,32] at the first position of each event's block
+  std::vector<float> event_rope_sin;  // [E,32]
+
   int64_t num_tokens() const { return static_cast<int64_t>(request.size()); }
+  int64_t num_events() const { return static_cast<int64_t>(events.size()); }
   TensorView<const float, 3> XView(const ModelConfig& config) const;
   RopeRows rope() const;
+  RopeRows event_rope() const;
 };
 
 // The inputs of step `step` of several, each of `num_tokens[r]` tokens of each request, that begin
@@ -79,8 +104,8 @@ Result<StepInputs> MakeStepInputs(const ModelConfig& config, AttentionKind kind,
                                   std::span<const int64_t> start_pos,
                                   std::span<const int64_t> num_tokens, int64_t step = 0);
 
-// A copy of all bytes of a raw pool, pages one after another.
-std::vector<std::byte> CopyPool(const PoolView& pool);
+// The events and RoPE rows of `inputs` for a kind, in place of those it has; x stays.
+Status SetRope(AttentionKind kind, StepInputs& inputs);
 
 }  // namespace millipede::tools
 

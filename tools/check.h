@@ -3,10 +3,8 @@
 #ifndef MILLIPEDE_TOOLS_CHECK_H_
 #define MILLIPEDE_TOOLS_CHECK_H_
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <span>
+#include <string>
 #include <vector>
 
 #include "fixtures/formula.h"
@@ -14,31 +12,21 @@
 #include "reference/judge.h"
 #include "tools/activations.h"
 #include "tools/batch.h"
+#include "tools/caches.h"
 #include "tools/progress.h"
 #include "tools/rule_table.h"
 
 namespace millipede::tools {
 
-// The raw rings around one step.
-struct RingRecord {
-  std::vector<std::array<int32_t, kRingPages>> pages;  // [requests] of each ring, in order
-  std::vector<int64_t> start_pos;                      // [requests] positions before the step
-  std::vector<int64_t> num_tokens;                     // [requests] new tokens, all accepted
-  std::vector<int64_t> end_pos;                        // [requests] positions after commit
-  std::vector<std::byte> pool_before;                  // CopyPool before run
-  std::vector<std::byte> pool_after_run;
-  std::vector<std::byte> pool_after_commit;
-};
-
-// One step of an SWA layer: what it was given, made, and left behind.
+// One step of a layer: what it was given, made, and left behind.
 struct StepRecord {
   ModelConfig config;
   reference::RuleProfile profile = reference::RuleProfile::kStandard;
   AttentionKind kind = AttentionKind::kSwa;
-  uint64_t seed = 0;
+  uint64_t history_seed = 0;
   StepInputs inputs;
   Activations values;
-  RingRecord rings;
+  CacheRecord caches;
 };
 
 // ProjectOutput and HcPost alone, on given heads.
@@ -49,12 +37,30 @@ struct OutputRecord {
   Activations values;  // post, comb, heads, attn_out and x_out; the rest is not looked at
 };
 
-// The rules of the rings: run wrote nothing; after commit the rows of the accepted positions (the
-// last 128 of them) hold `kv` [T,512] bit for bit, every other row of every page of the pool is
-// bit-unchanged, and every request stands at its new position.
-RuleTable CheckRings(const RingRecord& rings, std::span<const Bf16> kv);
+// The tokens whose scores, selections and heads are judged, and whose layer is judged end to end:
+// all of them, or the first, the middle and the last one of each request where the golden would
+// take minutes. Everything else is judged for every token.
+std::vector<int64_t> DeeplyJudgedTokens(const StepRecord& record);
 
-// Every rule of a step, on up to `num_threads` threads; one tick of `progress` per token and pass.
+// One line that says which those are.
+std::string CoverageOf(const StepRecord& record);
+
+// The rules of the caches: run writes the rows of its events and nothing else; commit writes the
+// rows of the accepted positions (of more than a ring holds, the last), bit for bit those of the
+// overlay, and nothing else; every request and every list ends at its new place. All rows of all
+// pools are compared, nobody's included.
+RuleTable CheckCaches(const CacheRecord& caches, const Activations& values,
+                      const StepInputs& inputs);
+
+// CSA: what Select finds for one place more begins with what the layer selected.
+RuleTable CheckWide(const Activations& values, const StepInputs& inputs);
+
+// The rules of the values, on up to `num_threads` threads; one tick of `progress` per token and
+// pass. What compressed rows and keys the run wrote is judged here.
+RuleTable CheckValues(const StepRecord& record, const fixtures::LayerFixture& weights,
+                      int num_threads, Progress& progress);
+
+// Both.
 RuleTable CheckStep(const StepRecord& record, const fixtures::LayerFixture& weights,
                     int num_threads, Progress& progress);
 

@@ -34,7 +34,7 @@ void PrintError(const Streams& streams, const std::string& command, std::string 
 }
 
 void AddStepOptions(CLI::App& app, StepWords& words) {
-  app.add_option("--attention", words.attention, "Attention kind: swa (the default)")
+  app.add_option("--attention", words.attention, "Attention kind: swa (the default), hca or csa")
       ->type_name("KIND");
   app.add_option("--start-pos", words.start_pos,
                  "Position of the first new token, which is the length of the history: one number\n"
@@ -61,7 +61,8 @@ void AddDecode(CLI::App& app, StepWords& words) {
   AddStepOptions(app, words);
   app.add_flag("--check", words.check,
                "Judge every value against the golden, stage by stage and end to end (flash and\n"
-               "pro), and the raw rings bit for bit; exit 1 on a violation");
+               "pro), and all caches bit for bit; exit 1 on a violation. Of long steps the\n"
+               "dearest stages are judged at a few tokens of each request; the report says which");
   app.add_flag("--output-only", words.output_only,
                "Run the output half alone (output projection and hyper-connection) on heads made\n"
                "by formula, --batch times --seq tokens; refuses --start-pos");

@@ -42,8 +42,13 @@ Status CheckMemory(const StepArguments& arguments, int64_t bytes) {
 }
 
 Result<int> Decode(const StepArguments& arguments, const Streams& streams) {
-  const int64_t bytes = arguments.num_tokens() * BytesPerToken(arguments) +
-                        arguments.batch * kRingPages * kRawPageBytes;
+  // The pools, and with a check three copies of them.
+  int64_t cache_bytes = 0;
+  for (const int64_t start : arguments.start_pos) {
+    cache_bytes += CacheBytes(arguments.kind, start + arguments.seq);
+  }
+  const int64_t bytes =
+      arguments.num_tokens() * BytesPerToken(arguments) + cache_bytes * (arguments.check ? 4 : 1);
   if (auto status = CheckMemory(arguments, bytes); !status) return ErrorOf(status);
   auto json = JsonOutput::Open(arguments.json);
   if (!json) return ErrorOf(json);
@@ -53,6 +58,7 @@ Result<int> Decode(const StepArguments& arguments, const Streams& streams) {
   if (step->record) {
     Stopwatch watch;
     step->report.check = CheckStep(*step->record, *step->weights, arguments.threads, progress);
+    step->report.coverage = CoverageOf(*step->record);
     step->report.phases.push_back({"check", watch.Restart()});
   }
   for (const std::string& difference : step->counter_differences) {
@@ -72,6 +78,7 @@ Result<int> DecodeOutputOnly(const StepArguments& arguments, const Streams& stre
   if (arguments.check) {
     Stopwatch watch;
     step->report.check = CheckOutput(step->record, step->weights, arguments.threads, progress);
+    step->report.coverage = fmt::format("all {} tokens", arguments.num_tokens());
     step->report.phases.push_back({"check", watch.Restart()});
   }
   return Finish(step->report, /*holds=*/true, *json, streams);

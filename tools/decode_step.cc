@@ -6,6 +6,7 @@
 #include "millipede/layer.h"
 #include "tools/batch.h"
 #include "tools/buffers.h"
+#include "tools/caches.h"
 #include "tools/errors.h"
 #include "tools/executor.h"
 #include "tools/stopwatch.h"
@@ -55,12 +56,12 @@ class Execution {
   Status MakeData() {
     progress_.Start("making inputs and histories");
     Stopwatch watch;
-    auto batch = Batch::Create(arguments_.start_pos);
+    auto batch = Batch::Create({&arguments_.kind, 1}, arguments_.start_pos, num_tokens_);
     if (!batch) return ErrorOf(batch);
     batch_.emplace(*std::move(batch));
-    auto pool = batch_->MakeRawPool(arguments_.config, arguments_.kind, arguments_.seed);
-    if (!pool) return ErrorOf(pool);
-    pool_ = *std::move(pool);
+    auto caches = LayerCaches::Create(arguments_.config, *batch_, arguments_.kind, arguments_.seed);
+    if (!caches) return ErrorOf(caches);
+    caches_ = *std::move(caches);
     auto inputs = MakeStepInputs(arguments_.config, arguments_.kind, arguments_.seed,
                                  arguments_.start_pos, num_tokens_);
     if (!inputs) return ErrorOf(inputs);
@@ -87,66 +88,54 @@ class Execution {
     progress_.Start("running");
     const AlignedBuffer workspace(step_.report.workspace_bytes);
     const AlignedBuffer overlay(step_.report.overlay_bytes);
-    LayerPools pools;
-    pools.raw = pool_->view();
+    const LayerPools pools = caches_->views();
     StepActivations activations;
     if (arguments_.check) {
-      StartRecord();
+      step_.record.emplace(
+          StepRecord{arguments_.config,
+                     ProfileOf(arguments_),
+                     arguments_.kind,
+                     arguments_.seed,
+                     {},
+                     Activations(arguments_.config, arguments_.kind, inputs_.num_tokens(),
+                                 inputs_.num_events()),
+                     RecordBefore(*batch_, arguments_.kind, *caches_, num_tokens_)});
       activations = step_.record->values.views();
     }
     Stopwatch watch;
     const StepTensors tensors{.x = inputs_.XView(arguments_.config),
                               .rope = inputs_.rope(),
+                              .event_rope = inputs_.event_rope(),
                               .x_out = MakeView(x_out_.data(), inputs_.num_tokens(), kHcStreams,
-                                                arguments_.config.hidden)};
+                                                arguments_.config.hidden),
+                              .selection = {}};
     auto status = layer_->Run(context, *plan_, 0, pools, tensors, workspace.span(), overlay.span(),
                               activations);
     if (!status) return status;
     AddPhase("run", watch);
     step_.report.regions = context.regions();
-    if (arguments_.check) RecordRun(OverlayKv(*plan_, overlay.span()));
+    if (arguments_.check) {
+      if (status = RecordRun(context, pools, overlay.span()); !status) return status;
+    }
 
     watch.Restart();
     auto ranges = Commit(context, *plan_, 0, pools, overlay.span(), num_tokens_);
     if (!ranges) return ErrorOf(ranges);
     AddPhase("commit", watch);
-    if (arguments_.check) RecordCommit();
+    if (!arguments_.check) return {};
+    RecordAfterCommit(*batch_, *caches_, step_.record->caches);
+    step_.record->values.x_out = std::move(x_out_);
+    step_.record->inputs = std::move(inputs_);
     return {};
   }
 
-  void StartRecord() {
-    step_.record.emplace(StepRecord{arguments_.config,
-                                    ProfileOf(arguments_),
-                                    arguments_.kind,
-                                    arguments_.seed,
-                                    {},
-                                    Activations(arguments_.config, inputs_.num_tokens()),
-                                    {}});
-    RingRecord& rings = step_.record->rings;
-    for (int64_t r = 0; r < batch_->size(); ++r) {
-      rings.pages.push_back(batch_->RingPages(arguments_.kind, r));
-    }
-    rings.start_pos = arguments_.start_pos;
-    rings.num_tokens = num_tokens_;
-    rings.pool_before = CopyPool(pool_->view());
-  }
-
-  void RecordRun(TensorView<const Bf16, 2> overlay_kv) {
-    step_.record->rings.pool_after_run = CopyPool(pool_->view());
+  Status RecordRun(Context& context, const LayerPools& pools, std::span<const std::byte> overlay) {
+    RecordAfterRun(*caches_, step_.record->caches);
     Activations& values = step_.record->values;
-    for (int64_t t = 0; t < inputs_.num_tokens(); ++t) {
-      std::copy_n(overlay_kv.row(t), kHeadDim, values.kv.begin() + t * kHeadDim);
-    }
-  }
-
-  void RecordCommit() {
-    RingRecord& rings = step_.record->rings;
-    rings.pool_after_commit = CopyPool(pool_->view());
-    for (int64_t r = 0; r < batch_->size(); ++r) {
-      rings.end_pos.push_back(batch_->request(r).position(arguments_.kind));
-    }
-    step_.record->values.x_out = std::move(x_out_);
-    step_.record->inputs = std::move(inputs_);
+    values.TakeOverlay(*plan_, overlay);
+    values.TakeEvents(*batch_, *caches_, inputs_.events);
+    if (arguments_.kind != AttentionKind::kCsa) return {};
+    return SelectWide(context.executor(), *plan_, pools, values);
   }
 
   void CompareCounters(const Context& context) {
@@ -158,11 +147,8 @@ class Execution {
       }
     };
     for (int64_t r = 0; r < batch_->size(); ++r) {
-      const RequestWork planned = PlannedWork(plan_->work(), r);
-      planned_total.tokens += planned.tokens;
-      planned_total.window_rows += planned.window_rows;
-      planned_total.raw_rows_written += planned.raw_rows_written;
-      planned_total.raw_pages_touched += planned.raw_pages_touched;
+      const RequestWork planned = PlannedWork(*plan_, arguments_.config.index_topk, r);
+      planned_total += planned;
       step_.report.requests.push_back(CountedWork(context.counters(r)));
       compare(r, planned, step_.report.requests.back());
     }
@@ -179,7 +165,7 @@ class Execution {
   std::vector<int64_t> num_tokens_;  // [requests]
   std::optional<Layer> layer_;
   std::optional<Batch> batch_;
-  std::optional<LayerPool> pool_;
+  std::optional<LayerCaches> caches_;
   StepInputs inputs_;
   std::vector<float> x_out_;
   std::optional<Plan> plan_;

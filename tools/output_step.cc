@@ -56,7 +56,7 @@ Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& p
   auto inputs = MakeStepInputs(config, arguments.kind, arguments.seed, start_pos, tokens);
   if (!inputs) return ErrorOf(inputs);
   OutputRecord record{config, ProfileOf(arguments), *std::move(inputs),
-                      Activations(config, num_tokens)};
+                      Activations(config, arguments.kind, num_tokens)};
   const StepActivations views = record.values.views();
   MakeHeads(config, arguments.seed, record.inputs, record.values);
   report.workspace_bytes = StageScratchBytes(config, num_tokens, arguments.threads);

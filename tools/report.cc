@@ -16,20 +16,78 @@ constexpr double kMsPerSecond = 1e3;
 
 double Ms(double seconds) { return seconds * kMsPerSecond; }
 
+constexpr WorkCount kWorkCounts[] = {{"tokens", &RequestWork::tokens},
+                                     {"window_rows", &RequestWork::window_rows},
+                                     {"raw_rows_written", &RequestWork::raw_rows_written},
+                                     {"raw_pages_touched", &RequestWork::raw_pages_touched},
+                                     {"compressed_rows", &RequestWork::compressed_rows},
+                                     {"events", &RequestWork::events},
+                                     {"state_rows_written", &RequestWork::state_rows_written},
+                                     {"shards", &RequestWork::shards},
+                                     {"candidates", &RequestWork::candidates},
+                                     {"leaves", &RequestWork::leaves},
+                                     {"merges", &RequestWork::merges}};
+
 nlohmann::json WorkJson(const RequestWork& work) {
-  return {{"tokens", work.tokens},
-          {"window_rows", work.window_rows},
-          {"raw_rows_written", work.raw_rows_written},
-          {"raw_pages_touched", work.raw_pages_touched}};
+  nlohmann::json json = nlohmann::json::object();
+  for (const WorkCount& item : kWorkCounts) json[item.name] = work.*item.count;
+  return json;
+}
+
+// Columns of the table of requests.
+struct Column {
+  const char* title;
+  int64_t RequestWork::*count;
+};
+constexpr Column kColumns[] = {{"tokens", &RequestWork::tokens},
+                               {"window rows", &RequestWork::window_rows},
+                               {"pages touched", &RequestWork::raw_pages_touched}};
+constexpr Column kCompressedColumns[] = {{"events", &RequestWork::events},
+                                         {"compressed rows", &RequestWork::compressed_rows}};
+constexpr Column kHcaColumns[] = {{"shards", &RequestWork::shards}};
+constexpr Column kCsaColumns[] = {{"candidates", &RequestWork::candidates},
+                                  {"leaves", &RequestWork::leaves},
+                                  {"merges", &RequestWork::merges}};
+
+std::vector<Column> ColumnsOf(AttentionKind kind) {
+  std::vector<Column> columns(std::begin(kColumns), std::end(kColumns));
+  const auto add = [&](std::span<const Column> more) {
+    columns.insert(columns.end(), more.begin(), more.end());
+  };
+  if (kind != AttentionKind::kSwa) add(kCompressedColumns);
+  if (kind == AttentionKind::kHca) add(kHcaColumns);
+  if (kind == AttentionKind::kCsa) add(kCsaColumns);
+  return columns;
+}
+
+// The entries of offsets [T + 1] that belong to query t.
+template <typename Entry>
+std::span<const Entry> EntriesOf(const std::vector<int32_t>& offsets,
+                                 const std::vector<Entry>& entries, size_t t) {
+  if (offsets.empty()) return {};
+  const auto begin = static_cast<size_t>(offsets[t]);
+  return std::span(entries).subspan(begin, static_cast<size_t>(offsets[t + 1]) - begin);
+}
+
+// Rows of `num_tokens` accepted tokens that a ring keeps.
+int64_t RowsKept(PoolKind pool, int64_t num_tokens) {
+  return std::min<int64_t>(num_tokens, FormatOf(pool).ring_rows());
 }
 
 }  // namespace
 
-RequestWork PlannedWork(const PackedWork& work, int64_t request) {
+RequestWork& RequestWork::operator+=(const RequestWork& other) {
+  for (const WorkCount& item : kWorkCounts) this->*item.count += other.*item.count;
+  return *this;
+}
+
+std::span<const WorkCount> WorkCounts() { return kWorkCounts; }
+
+RequestWork PlannedWork(const Plan& plan, int64_t index_topk, int64_t request) {
+  const PackedWork& work = plan.work();
   const PlannedRequest& planned = work.requests[static_cast<size_t>(request)];
   RequestWork sum;
   sum.tokens = planned.num_tokens;
-  sum.raw_rows_written = std::min<int64_t>(planned.num_tokens, kRingRows);
   std::set<int32_t> pages;
   for (int32_t i = 0; i < planned.num_tokens; ++i) {
     const auto t = static_cast<size_t>(planned.first_query + i);
@@ -40,26 +98,59 @@ RequestWork PlannedWork(const PackedWork& work, int64_t request) {
       const int32_t source = work.window_sources[t * kWindowRows + static_cast<size_t>(w)];
       if (source >= 0) pages.insert(source / kPageRows);
     }
+    for (const HcaShard& shard : EntriesOf(work.shard_offsets, work.shards, t)) {
+      sum.shards += 1;
+      sum.compressed_rows += shard.num_rows;
+    }
+    int64_t candidates = 0;
+    for (const CsaLeaf& leaf : EntriesOf(work.leaf_offsets, work.leaves, t)) {
+      sum.leaves += 1;
+      candidates += leaf.num_candidates;
+    }
+    sum.candidates += candidates;
+    sum.compressed_rows += std::min(candidates, index_topk);
+    sum.merges += static_cast<int64_t>(EntriesOf(work.merge_offsets, work.merges, t).size());
   }
   sum.raw_pages_touched = static_cast<int64_t>(pages.size());
+  sum.raw_rows_written = RowsKept(PoolKind::kRaw, planned.num_tokens);
+  if (plan.kind() == AttentionKind::kHca) {
+    sum.state_rows_written = RowsKept(PoolKind::kHcaState, planned.num_tokens);
+  } else if (plan.kind() == AttentionKind::kCsa) {
+    sum.state_rows_written = RowsKept(PoolKind::kCsaState, planned.num_tokens) +
+                             RowsKept(PoolKind::kCsaInnerState, planned.num_tokens);
+  }
+  for (const CompressEvent& event : work.events) sum.events += event.request == request ? 1 : 0;
   return sum;
 }
 
 RequestWork CountedWork(const WorkCounters& counters) {
-  return {counters.query_tokens, counters.window_rows, counters.raw_rows_written,
-          counters.raw_pages_touched};
+  RequestWork work;
+  work.tokens = counters.query_tokens;
+  work.window_rows = counters.window_rows;
+  work.raw_rows_written = counters.raw_rows_written;
+  work.raw_pages_touched = counters.raw_pages_touched;
+  work.compressed_rows = counters.compressed_rows;
+  work.events = counters.events;
+  work.state_rows_written = counters.state_rows_written;
+  work.shards = counters.shards;
+  work.candidates = counters.candidates;
+  work.leaves = counters.leaves;
+  work.merges = counters.merges;
+  return work;
 }
 
 std::optional<std::string> WorkDifference(int64_t request, const RequestWork& planned,
                                           const RequestWork& counted) {
   if (planned == counted) return std::nullopt;
-  const auto text = [](const RequestWork& work) {
-    return fmt::format("{} tokens, {} window rows, {} rows written, {} pages touched", work.tokens,
-                       work.window_rows, work.raw_rows_written, work.raw_pages_touched);
-  };
+  std::string actual;
+  std::string allowed;
+  for (const WorkCount& item : kWorkCounts) {
+    if (planned.*item.count == counted.*item.count) continue;
+    actual += fmt::format("{}{} {}", actual.empty() ? "" : ", ", item.name, counted.*item.count);
+    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", planned.*item.count);
+  }
   return fmt::format("counters{}: {}; allowed: the plan's {}",
-                     request < 0 ? "" : fmt::format(" of request {}", request), text(counted),
-                     text(planned));
+                     request < 0 ? "" : fmt::format(" of request {}", request), actual, allowed);
 }
 
 std::string DecodeReport::Text() const {
@@ -73,15 +164,22 @@ std::string DecodeReport::Text() const {
     fmt::format_to(out, "{} requests, {} tokens each, {} tokens in all\n", arguments.batch,
                    arguments.seq, arguments.num_tokens());
   } else {
-    constexpr const char* kRow = "{:>8} {:>10} {:>8} {:>12} {:>14}\n";
-    fmt::format_to(out, fmt::runtime(kRow), "request", "start", "tokens", "window rows",
-                   "pages touched");
+    const std::vector<Column> columns = ColumnsOf(arguments.kind);
+    fmt::format_to(out, "{:>8} {:>10}", "request", "start");
+    for (const Column& column : columns) fmt::format_to(out, "  {:>9}", column.title);
+    const auto counts = [&](const RequestWork& work) {
+      for (const Column& column : columns) {
+        fmt::format_to(out, "  {:>{}}", work.*column.count,
+                       std::max<size_t>(9, std::string_view(column.title).size()));
+      }
+    };
     for (size_t r = 0; r < requests.size(); ++r) {
-      fmt::format_to(out, fmt::runtime(kRow), r, arguments.start_pos[r], requests[r].tokens,
-                     requests[r].window_rows, requests[r].raw_pages_touched);
+      fmt::format_to(out, "\n{:>8} {:>10}", r, arguments.start_pos[r]);
+      counts(requests[r]);
     }
-    fmt::format_to(out, fmt::runtime(kRow), "total", "", total.tokens, total.window_rows,
-                   total.raw_pages_touched);
+    fmt::format_to(out, "\n{:>8} {:>10}", "total", "");
+    counts(total);
+    fmt::format_to(out, "\n");
   }
 
   fmt::format_to(out, "\n{:<24} {:>8} {:>8} {:>12}\n", "phase", "calls", "items", "ms");
@@ -96,10 +194,7 @@ std::string DecodeReport::Text() const {
   fmt::format_to(out, "\nworkspace {} bytes, overlay {} bytes, packed weights {} bytes\n",
                  workspace_bytes, overlay_bytes, weight_bytes);
   fmt::format_to(out, "peak memory {} bytes\n", peak_memory_bytes);
-  if (check) {
-    fmt::format_to(out, "\n{}\ncheck: {} values judged, {}\n", check->Text(), check->num_values(),
-                   check->ok() ? "every rule holds" : "VIOLATED");
-  }
+  if (check) text += CheckText(*check, coverage);
   return text;
 }
 
@@ -139,11 +234,20 @@ nlohmann::json DecodeReport::Json() const {
                                {"items", region.num_items},
                                {"ms", Ms(region.seconds)}});
   }
-  if (check) {
-    json["check"] = {
-        {"ok", check->ok()}, {"values", check->num_values()}, {"rules", check->Json()}};
-  }
+  if (check) json["check"] = CheckJson(*check, coverage);
   return json;
+}
+
+nlohmann::json CheckJson(const RuleTable& check, const std::string& coverage) {
+  return {{"ok", check.ok()},
+          {"coverage", coverage},
+          {"values", check.num_values()},
+          {"rules", check.Json()}};
+}
+
+std::string CheckText(const RuleTable& check, const std::string& coverage) {
+  return fmt::format("\n{}\ncheck of {}: {} values judged, {}\n", check.Text(), coverage,
+                     check.num_values(), check.ok() ? "every rule holds" : "VIOLATED");
 }
 
 int64_t PeakMemoryBytes() {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,17 +20,33 @@
 
 namespace millipede::tools {
 
-// One request's work: as the plan has it, or as the runtime counted it.
+// One request's work: as the plan has it, or as the runtime counted it. Counts that the kind has no
+// part in are 0.
 struct RequestWork {
   int64_t tokens = 0;
-  int64_t window_rows = 0;        // summed over its tokens
-  int64_t raw_rows_written = 0;   // when every token is accepted
-  int64_t raw_pages_touched = 0;  // distinct pages read or written
+  int64_t window_rows = 0;         // summed over its tokens
+  int64_t raw_rows_written = 0;    // when every token is accepted
+  int64_t raw_pages_touched = 0;   // distinct pages read or written
+  int64_t compressed_rows = 0;     // attended, summed over its tokens
+  int64_t events = 0;              // compressed rows emitted
+  int64_t state_rows_written = 0;  // to all state rings, when every token is accepted
+  int64_t shards = 0;              // HCA, summed over its tokens
+  int64_t candidates = 0;          // CSA, scored, summed over its tokens
+  int64_t leaves = 0;              // CSA, summed over its tokens
+  int64_t merges = 0;              // CSA, summed over its tokens
 
   bool operator==(const RequestWork&) const = default;
+  RequestWork& operator+=(const RequestWork& other);
 };
 
-RequestWork PlannedWork(const PackedWork& work, int64_t request);
+// The counts by the names that JSON has, in order.
+struct WorkCount {
+  const char* name;
+  int64_t RequestWork::*count;
+};
+std::span<const WorkCount> WorkCounts();
+
+RequestWork PlannedWork(const Plan& plan, int64_t index_topk, int64_t request);
 RequestWork CountedWork(const WorkCounters& counters);
 
 // One line saying that what was counted is not what was planned; nothing if they are equal.
@@ -54,16 +71,22 @@ struct DecodeReport {
   int64_t weight_bytes = 0;       // packed
   int64_t peak_memory_bytes = 0;  // of the process, 0 if the system does not tell
   std::optional<RuleTable> check;
+  std::string coverage;  // of the check: which tokens it judged
 
   std::string Text() const;
 
   // Keys: command, attention, preset, seed, threads, max_context, batch, seq, output_only; requests
-  // [{request, start_pos, tokens, window_rows, raw_rows_written, raw_pages_touched}] and total
-  // {tokens, window_rows, raw_rows_written, raw_pages_touched} (neither with --output-only); phases
-  // [{name, ms}]; regions [{name, calls, items, ms}]; workspace_bytes, overlay_bytes,
-  // weight_bytes, peak_memory_bytes; check {ok, values, rules: see RuleTable::Json} or null.
+  // [{request, start_pos, and WorkCounts}] and total (WorkCounts), neither with --output-only;
+  // phases [{name, ms}]; regions [{name, calls, items, ms}]; workspace_bytes, overlay_bytes,
+  // weight_bytes, peak_memory_bytes; check: see CheckJson, or null.
   nlohmann::json Json() const;
 };
+
+// {ok, coverage, values, rules: see RuleTable::Json}.
+nlohmann::json CheckJson(const RuleTable& check, const std::string& coverage);
+
+// The table, and a line that sums it up.
+std::string CheckText(const RuleTable& check, const std::string& coverage);
 
 // The most resident memory this process has had, in bytes; 0 if the system does not tell.
 int64_t PeakMemoryBytes();

@@ -19,6 +19,13 @@ void RuleTable::Add(std::string_view tensor, std::string_view rule, int64_t num_
   if (row.violations.size() < kMaxViolations) row.violations.push_back({where, verdict.text});
 }
 
+void RuleTable::AddHolding(std::string_view tensor, std::string_view rule, int64_t num_judged,
+                           int64_t num_values) {
+  RuleRow& row = RowOf(tensor, rule);
+  row.num_judged += num_judged;
+  row.num_values += num_values;
+}
+
 void RuleTable::Merge(const RuleTable& other) {
   for (const RuleRow& theirs : other.rows_) {
     RuleRow& row = RowOf(theirs.tensor, theirs.rule);
@@ -63,12 +70,12 @@ RuleRow& RuleTable::RowOf(std::string_view tensor, std::string_view rule) {
 std::string RuleTable::Text(std::string_view indent) const {
   std::string text;
   const auto out = std::back_inserter(text);
-  fmt::format_to(out, "{}{:<14} {:<36} {:>8} {:>10} {:>6} {:>9}  verdict\n", indent, "tensor",
+  fmt::format_to(out, "{}{:<16} {:<36} {:>8} {:>11} {:>6} {:>9}  verdict\n", indent, "tensor",
                  "rule", "judged", "values", "out", "worst");
   for (const RuleRow& row : rows_) {
     const std::string verdict =
         row.num_violations == 0 ? "ok" : fmt::format("VIOLATED ({})", row.num_violations);
-    fmt::format_to(out, "{}{:<14} {:<36} {:>8} {:>10} {:>6} {:>9.3g}  {}\n", indent, row.tensor,
+    fmt::format_to(out, "{}{:<16} {:<36} {:>8} {:>11} {:>6} {:>9.3g}  {}\n", indent, row.tensor,
                    row.rule, row.num_judged, row.num_values, row.num_out, row.worst, verdict);
     for (const Violation& violation : row.violations) {
       fmt::format_to(out, "{}  {}: {}\n", indent, violation.where, violation.text);

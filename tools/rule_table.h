@@ -37,6 +37,10 @@ class RuleTable {
   void Add(std::string_view tensor, std::string_view rule, int64_t num_values,
            const reference::Verdict& verdict, const std::string& where);
 
+  // `num_judged` verdicts that all hold with nothing out, about `num_values` values in all.
+  void AddHolding(std::string_view tensor, std::string_view rule, int64_t num_judged,
+                  int64_t num_values);
+
   // Adds the other's judgements after these.
   void Merge(const RuleTable& other);
 

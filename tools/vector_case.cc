@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "millipede/rope.h"
+#include "tools/batch.h"
 #include "tools/errors.h"
 
 namespace millipede::tools {
@@ -30,6 +31,13 @@ Shape CombDims(const ModelConfig& /*config*/) { return {kHcStreams, kHcStreams};
 Shape HiddenDims(const ModelConfig& config) { return {config.hidden}; }
 Shape LatentDims(const ModelConfig& config) { return {config.q_rank}; }
 Shape AllHeadsDims(const ModelConfig& config) { return {config.num_heads, kHeadDim}; }
+Shape HcaStateDims(const ModelConfig& /*config*/) { return {2 * kHeadDim}; }
+Shape CsaStateDims(const ModelConfig& /*config*/) { return {4 * kHeadDim}; }
+Shape InnerStateDims(const ModelConfig& /*config*/) { return {4 * kIndexDim}; }
+Shape IndexDims(const ModelConfig& /*config*/) { return {kIndexDim}; }
+Shape IndexHeadsDims(const ModelConfig& config) { return {config.num_index_heads}; }
+Shape IndexQueryDims(const ModelConfig& config) { return {config.num_index_heads, kIndexDim}; }
+Shape TopKDims(const ModelConfig& config) { return {config.index_topk}; }
 Shape AllStreamsDims(const ModelConfig& config) { return {kHcStreams, config.hidden}; }
 
 reference::Verdict JudgeCodes(Values a, Values e) { return reference::JudgeCodes(a, e); }
@@ -38,46 +46,89 @@ reference::Verdict JudgeAttnOut(Values a, Values e) { return reference::JudgeAtt
 constexpr TensorRows kNew = TensorRows::kNew;
 constexpr TensorRows kStored = TensorRows::kStored;
 constexpr TensorRows kProbe = TensorRows::kProbe;
+constexpr TensorRows kLast = TensorRows::kLast;
+constexpr TensorRows kEvent = TensorRows::kEvent;
 
-const TensorRule kSwaTensors[] = {
-    {"tokens", DType::kI32, kStored, NoDims},
-    {"probe_tokens", DType::kI32, kProbe, NoDims},
-    {"rope_cos", DType::kF32, kNew, RopeDims},
-    {"rope_sin", DType::kF32, kNew, RopeDims},
-    {"x_mixed", DType::kBf16, kProbe, HiddenDims, reference::JudgeRounded, kProbe, "stage, from x"},
-    {"post", DType::kF32, kProbe, StreamDims, reference::JudgeGate, kProbe, "stage, from x"},
-    {"comb", DType::kF32, kProbe, CombDims, reference::JudgeGate, kProbe, "stage, from x"},
-    {"xn", DType::kBf16, kStored, HiddenDims, reference::JudgeRounded, kProbe,
-     "stage, from x_mixed"},
-    {"qr", DType::kI8, kProbe, LatentDims, JudgeCodes, kProbe, "stage, from xn"},
-    {"qr_scale", DType::kF32, kProbe, NoDims, reference::JudgeLatentScale, kProbe,
-     "stage, from xn"},
-    {"q", DType::kBf16, kProbe, AllHeadsDims, reference::JudgeRounded, kProbe,
-     "stage, from qr and qr_scale", EndToEndTensor::kQ},
-    {"kv", DType::kBf16, kNew, HeadDims, reference::JudgeRounded, kNew, "stage, from xn",
-     EndToEndTensor::kKv},
-    {"heads", DType::kBf16, kProbe, AllHeadsDims, reference::JudgeHeads, kProbe,
-     "stage, from q and the rows", EndToEndTensor::kHeads},
-    {"attn_out", DType::kBf16, kStored, HiddenDims, JudgeAttnOut, kProbe, "stage, from heads",
-     EndToEndTensor::kAttnOut},
-    {"x_out", DType::kF32, kProbe, AllStreamsDims, reference::JudgeXOut, kProbe,
-     "stage, from attn_out, post and comb", EndToEndTensor::kXOut},
-};
+// Of every kind.
+std::vector<TensorRule> LayerTensors() {
+  return {
+      {"tokens", DType::kI32, kStored, NoDims},
+      {"probe_tokens", DType::kI32, kProbe, NoDims},
+      {"rope_cos", DType::kF32, kNew, RopeDims},
+      {"rope_sin", DType::kF32, kNew, RopeDims},
+      {"x_mixed", DType::kBf16, kProbe, HiddenDims, reference::JudgeRounded, kProbe,
+       "stage, from x"},
+      {"post", DType::kF32, kProbe, StreamDims, reference::JudgeGate, kProbe, "stage, from x"},
+      {"comb", DType::kF32, kProbe, CombDims, reference::JudgeGate, kProbe, "stage, from x"},
+      {"xn", DType::kBf16, kStored, HiddenDims, reference::JudgeRounded, kProbe,
+       "stage, from x_mixed"},
+      {"qr", DType::kI8, kProbe, LatentDims, JudgeCodes, kProbe, "stage, from xn"},
+      {"qr_scale", DType::kF32, kProbe, NoDims, reference::JudgeLatentScale, kProbe,
+       "stage, from xn"},
+      {"q", DType::kBf16, kProbe, AllHeadsDims, reference::JudgeRounded, kProbe,
+       "stage, from qr and qr_scale", EndToEndTensor::kQ},
+      {"kv", DType::kBf16, kNew, HeadDims, reference::JudgeRounded, kNew, "stage, from xn",
+       EndToEndTensor::kKv},
+      {"heads", DType::kBf16, kProbe, AllHeadsDims, reference::JudgeHeads, kProbe,
+       "stage, from q and the rows", EndToEndTensor::kHeads},
+      {"attn_out", DType::kBf16, kStored, HiddenDims, JudgeAttnOut, kProbe, "stage, from heads",
+       EndToEndTensor::kAttnOut},
+      {"x_out", DType::kF32, kProbe, AllStreamsDims, reference::JudgeXOut, kProbe,
+       "stage, from attn_out, post and comb", EndToEndTensor::kXOut},
+  };
+}
+
+// Of the main compressor, whose state rows have these dimensions.
+std::vector<TensorRule> CompressorTensors(Shape (*state_dims)(const ModelConfig&)) {
+  return {
+      {"event_pos", DType::kI64, kEvent, NoDims},
+      {"event_rope_cos", DType::kF32, kEvent, RopeDims},
+      {"event_rope_sin", DType::kF32, kEvent, RopeDims},
+      {"state_rows", DType::kF32, kLast, state_dims, reference::JudgeState, kLast, "stage, from xn",
+       EndToEndTensor::kState},
+      {"cmp_rows", DType::kBf16, kEvent, HeadDims, reference::JudgeRounded, kEvent,
+       "stage, from state rows", EndToEndTensor::kCompressedRow},
+  };
+}
+
+std::vector<TensorRule> IndexerTensors() {
+  return {
+      {"inner_state_rows", DType::kF32, kLast, InnerStateDims, reference::JudgeState, kLast,
+       "stage, from xn", EndToEndTensor::kState},
+      {"idx_rows", DType::kI8, kEvent, IndexDims},
+      {"idx_scales", DType::kF32, kEvent, NoDims},
+      {"idx_q", DType::kI8, kProbe, IndexQueryDims, JudgeCodes, kProbe,
+       "stage, from qr and qr_scale"},
+      {"idx_q_scale", DType::kF32, kProbe, IndexHeadsDims, reference::JudgeIndexQueryScale, kProbe,
+       "stage, from qr and qr_scale"},
+      {"idx_weights", DType::kF32, kProbe, IndexHeadsDims, reference::JudgeGate, kProbe,
+       "stage, from xn"},
+      {"topk_idx", DType::kI32, kStored, TopKDims},
+      {"topk_score", DType::kF32, kStored, TopKDims},
+      {"topk_next", DType::kF32, kStored, NoDims},
+  };
+}
+
+std::vector<TensorRule> Join(std::initializer_list<std::vector<TensorRule>> parts) {
+  std::vector<TensorRule> joined;
+  for (const auto& part : parts) joined.insert(joined.end(), part.begin(), part.end());
+  return joined;
+}
 
 Result<AttentionKind> ReadKind(const SafetensorsFile& file) {
-  auto kind = file.Metadata("kind");
-  if (!kind) return ErrorOf(kind);
-  constexpr const char* kBuilt = "swa";
-  if (*kind == "swa") {
+  auto word = file.Metadata("kind");
+  if (!word) return ErrorOf(word);
+  for (const AttentionKind kind : {AttentionKind::kSwa, AttentionKind::kHca, AttentionKind::kCsa}) {
+    if (*word != KindName(kind)) continue;
     auto ratio = file.MetadataInt("ratio");
     if (!ratio) return ErrorOf(ratio);
-    if (*ratio != 0) return BadValue("ratio", std::to_string(*ratio), "0 for swa");
-    return AttentionKind::kSwa;
+    if (*ratio != RatioOf(kind)) {
+      return BadValue("ratio", std::to_string(*ratio),
+                      fmt::format("{} for {}", RatioOf(kind), *word));
+    }
+    return kind;
   }
-  if (*kind == "hca" || *kind == "csa" || *kind == "indexer" || *kind == "indexer_ties") {
-    return BadValue("kind", *kind + " is not built yet", kBuilt);
-  }
-  return BadValue("kind", *kind, kBuilt);
+  return BadValue("kind", *word, "swa, hca, csa, indexer or indexer_ties");
 }
 
 // The metadata, and whether it describes steps that exist.
@@ -114,10 +165,19 @@ Result<VectorCase> ReadMetadata(const SafetensorsFile& file, const ModelConfig& 
                       fmt::format("0 to {}", (ceiling - start) / *steps));
     }
     if (width == 0) continue;
+    if (*kind != AttentionKind::kSwa && *steps == 1 && width > kStateTokens) {
+      return BadValue(fmt::format("tokens_per_step[{}]", r), std::to_string(width),
+                      fmt::format("0 to {} in a file of one step, whose state rows are all stored",
+                                  kStateTokens));
+    }
     RequestCase& request = vectors.requests.emplace_back();
     request.request = static_cast<int64_t>(r);
     request.start_pos = start;
     request.num_new = width * *steps;
+    if (const int64_t ratio = RatioOf(*kind); ratio > 0) {
+      request.first_row = start / ratio;
+      request.num_events = (start + request.num_new) / ratio - request.first_row;
+    }
   }
   vectors.kind = *kind;
   vectors.seed = static_cast<uint64_t>(*seed);
@@ -176,16 +236,8 @@ void CompareTensors(const SafetensorsFile& file, const VectorCase& vectors,
       known.insert(name);
       Shape shape = rule.row_shape(vectors.config);
       shape.insert(shape.begin(), request.NumRows(rule.rows));
-      const std::string allowed =
-          fmt::format("{} [{}]", fixtures::DTypeName(rule.dtype), fmt::join(shape, ","));
-      const auto found = file.tensors().find(name);
-      if (found == file.tensors().end()) {
-        problems.push_back(fmt::format("{}: missing; allowed: {}", name, allowed));
-      } else if (found->second.dtype != rule.dtype || found->second.shape != shape) {
-        problems.push_back(fmt::format("{}: {} [{}]; allowed: {}", name,
-                                       fixtures::DTypeName(found->second.dtype),
-                                       fmt::join(found->second.shape, ","), allowed));
-      }
+      std::string problem = TensorProblem(file, name, rule.dtype, shape);
+      if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
   for (const auto& [name, entry] : file.tensors()) {
@@ -196,17 +248,59 @@ void CompareTensors(const SafetensorsFile& file, const VectorCase& vectors,
   }
 }
 
+// Each stored selection has as many distinct visible rows as there are, then -1. Attention is given
+// them, so they have to make sense.
+void CheckSelections(const SafetensorsFile& file, const VectorCase& vectors,
+                     std::vector<std::string>& problems) {
+  const int64_t topk = vectors.config.index_topk;
+  for (const RequestCase& request : vectors.requests) {
+    const auto all = file.Values<int32_t>(request.TensorName("topk_idx"));
+    for (size_t i = 0; i < request.stored.size(); ++i) {
+      const auto rows =
+          std::span(*all).subspan(i * static_cast<size_t>(topk), static_cast<size_t>(topk));
+      const int64_t visible = (request.start_pos + request.stored[i] + 1) / kCsaRatio;
+      const auto count = static_cast<size_t>(std::min(visible, topk));
+      const std::set<int32_t> seen(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count));
+      const bool good = seen.size() == count &&
+                        (count == 0 || (*seen.begin() >= 0 && *seen.rbegin() < visible)) &&
+                        std::all_of(rows.begin() + static_cast<std::ptrdiff_t>(count), rows.end(),
+                                    [](int32_t row) { return row == -1; });
+      if (good) continue;
+      problems.push_back(
+          fmt::format("{}: not a selection; allowed: {} different rows below {}, then -1",
+                      request.Where("topk_idx", kStored, static_cast<int64_t>(i)), count, visible));
+    }
+  }
+}
+
 }  // namespace
 
+std::string TensorProblem(const SafetensorsFile& file, const std::string& name, DType dtype,
+                          const Shape& shape) {
+  const std::string allowed =
+      fmt::format("{} [{}]", fixtures::DTypeName(dtype), fmt::join(shape, ","));
+  const auto found = file.tensors().find(name);
+  if (found == file.tensors().end()) return fmt::format("{}: missing; allowed: {}", name, allowed);
+  if (found->second.dtype == dtype && found->second.shape == shape) return "";
+  return fmt::format("{}: {} [{}]; allowed: {}", name, fixtures::DTypeName(found->second.dtype),
+                     fmt::join(found->second.shape, ","), allowed);
+}
+
 std::span<const TensorRule> TensorRulesOf(AttentionKind kind) {
+  static const std::vector<TensorRule> swa = LayerTensors();
+  static const std::vector<TensorRule> hca =
+      Join({LayerTensors(), CompressorTensors(HcaStateDims)});
+  static const std::vector<TensorRule> csa =
+      Join({LayerTensors(), CompressorTensors(CsaStateDims), IndexerTensors()});
   switch (kind) {
-    case AttentionKind::kSwa:
-      return kSwaTensors;
     case AttentionKind::kHca:
+      return hca;
     case AttentionKind::kCsa:
+      return csa;
+    case AttentionKind::kSwa:
       break;
   }
-  return {};
+  return swa;
 }
 
 std::string RequestCase::TensorName(std::string_view tensor) const {
@@ -221,6 +315,10 @@ int64_t RequestCase::NumRows(TensorRows rows) const {
       return static_cast<int64_t>(stored.size());
     case TensorRows::kProbe:
       return static_cast<int64_t>(probe.size());
+    case TensorRows::kLast:
+      return std::min(num_new, kStateTokens);
+    case TensorRows::kEvent:
+      return num_events;
   }
   return 0;
 }
@@ -233,8 +331,24 @@ int64_t RequestCase::TokenOfRow(TensorRows rows, int64_t row) const {
       return stored[static_cast<size_t>(row)];
     case TensorRows::kProbe:
       return probe[static_cast<size_t>(row)];
+    case TensorRows::kLast:
+      return num_new - NumRows(rows) + row;
+    case TensorRows::kEvent:
+      break;
   }
   return -1;
+}
+
+int64_t RequestCase::OwnRowOf(TensorRows rows, int64_t row) const {
+  return rows == TensorRows::kEvent ? row : TokenOfRow(rows, row);
+}
+
+std::string RequestCase::Where(std::string_view tensor, TensorRows rows, int64_t row) const {
+  if (rows == TensorRows::kEvent) {
+    return fmt::format("{} row {} (compressed row {})", TensorName(tensor), row, first_row + row);
+  }
+  const int64_t token = TokenOfRow(rows, row);
+  return fmt::format("{} token {} (position {})", TensorName(tensor), token, start_pos + token);
 }
 
 int64_t RequestCase::StoredRowOf(int64_t token) const {
@@ -250,6 +364,9 @@ Result<VectorCase> ReadVectorCase(const SafetensorsFile& file, const ModelConfig
     ReadTokenLists(file, vectors->one_step(), request, problems);
   }
   CompareTensors(file, *vectors, problems);
+  if (vectors->kind == AttentionKind::kCsa && problems.empty()) {
+    CheckSelections(file, *vectors, problems);
+  }
   return vectors;
 }
 

@@ -5,34 +5,44 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "millipede/rope.h"
 
 namespace millipede::tools {
 namespace {
 
-using fixtures::DType;
 using fixtures::SafetensorsFile;
 using reference::Verdict;
 
 // A stored tensor in memory of its own, where its elements are aligned.
-OwnTensor ReadTensor(const SafetensorsFile& file, const std::string& name, int64_t num_rows) {
+OwnTensor ReadTensor(const SafetensorsFile& file, const std::string& name) {
   const fixtures::TensorEntry& entry = file.tensors().at(name);
   OwnTensor tensor;
   tensor.dtype = entry.dtype;
-  tensor.row_elements = entry.num_elements() / num_rows;
+  tensor.row_elements = 1;
+  for (size_t i = 1; i < entry.shape.size(); ++i) tensor.row_elements *= entry.shape[i];
   tensor.bytes.assign(entry.bytes.begin(), entry.bytes.end());
   return tensor;
 }
 
+constexpr TensorRows kStored = TensorRows::kStored;
+constexpr TensorRows kProbe = TensorRows::kProbe;
+constexpr TensorRows kEvent = TensorRows::kEvent;
+
 class Judge {
  public:
   Judge(const VectorCase& vectors, const SafetensorsFile& file, const OwnValues& own)
-      : vectors_(vectors), file_(file), own_(own) {}
+      : vectors_(vectors), file_(file), own_(own), differing_(vectors.requests.size()) {}
 
   RuleTable JudgeAll() {
     JudgeTokenLists();
     JudgeRope();
+    if (vectors_.kind != AttentionKind::kSwa) JudgeEventPositions();
+    if (vectors_.kind == AttentionKind::kCsa) {
+      JudgeIndexRows();
+      JudgeSelections();
+    }
     for (const TensorRule& rule : TensorRulesOf(vectors_.kind)) {
       for (size_t i = 0; i < vectors_.requests.size(); ++i) {
         const bool by_stage =
@@ -41,7 +51,7 @@ class Judge {
         if (rule.end_to_end) JudgeEndToEnd(rule, i);
       }
     }
-    table_.Merge(own_.rings);
+    table_.Merge(own_.caches);
     return std::move(table_);
   }
 
@@ -80,18 +90,24 @@ class Judge {
     std::vector<float> expected;
     std::vector<std::string> names;
     std::vector<int64_t> begins;
+    const auto add = [&](size_t i, const char* tensor) {
+      const std::string name = vectors_.requests[i].TensorName(tensor);
+      const OwnTensor& own = own_.requests[i].end_to_end.at(tensor);
+      const auto stored = file_.Values<float>(name);
+      judged_.insert(name);
+      if (stored->empty()) return;
+      names.push_back(name);
+      begins.push_back(static_cast<int64_t>(expected.size()));
+      const auto* values = reinterpret_cast<const float*>(own.bytes.data());
+      actual.insert(actual.end(), values, values + stored->size());
+      expected.insert(expected.end(), stored->begin(), stored->end());
+    };
     for (size_t i = 0; i < vectors_.requests.size(); ++i) {
-      for (const char* tensor : {"rope_cos", "rope_sin"}) {
-        const std::string name = vectors_.requests[i].TensorName(tensor);
-        const OwnTensor& own = own_.requests[i].end_to_end.find(tensor)->second;
-        const auto stored = file_.Values<float>(name);
-        names.push_back(name);
-        begins.push_back(static_cast<int64_t>(expected.size()));
-        const auto* values = reinterpret_cast<const float*>(own.bytes.data());
-        actual.insert(actual.end(), values, values + stored->size());
-        expected.insert(expected.end(), stored->begin(), stored->end());
-        judged_.insert(name);
-      }
+      add(i, "rope_cos");
+      add(i, "rope_sin");
+      if (vectors_.kind == AttentionKind::kSwa) continue;
+      add(i, "event_rope_cos");
+      add(i, "event_rope_sin");
     }
     const Verdict verdict = reference::JudgeRopeRows(actual, expected);
     std::string where = "all RoPE rows";
@@ -106,16 +122,116 @@ class Judge {
                where);
   }
 
+  void JudgeEventPositions() {
+    for (size_t i = 0; i < vectors_.requests.size(); ++i) {
+      const std::string name = vectors_.requests[i].TensorName("event_pos");
+      const OwnTensor& own = own_.requests[i].end_to_end.at("event_pos");
+      const auto stored = file_.Values<int64_t>(name);
+      const reference::Values actual(reinterpret_cast<const int64_t*>(own.bytes.data()),
+                                     vectors_.requests[i].num_events);
+      table_.Add("event_pos", "exact", actual.size(), reference::JudgeExact(actual, *stored), name);
+      judged_.insert(name);
+    }
+  }
+
+  // The stage rule is about all index rows of a file together; the verdict names the worst row.
+  void JudgeIndexRows() {
+    std::vector<int8_t> codes;
+    std::vector<int8_t> stored_codes;
+    std::vector<float> scales;
+    std::vector<float> stored_scales;
+    std::vector<std::string> rows;
+    for (size_t i = 0; i < vectors_.requests.size(); ++i) {
+      const RequestCase& request = vectors_.requests[i];
+      const std::string name = request.TensorName("idx_rows");
+      const std::string scale_name = request.TensorName("idx_scales");
+      judged_.insert({name, scale_name});
+      const OwnTensor stored = ReadTensor(file_, name);
+      const auto stored_scale = file_.Values<float>(scale_name);
+      for (int64_t row = 0; row < request.num_events; ++row) {
+        const std::string where = fmt::format("{} and {} row {} (compressed row {})", name,
+                                              scale_name, row, request.first_row + row);
+        const float scale = (*stored_scale)[static_cast<size_t>(row)];
+        const OwnTensors& whole = own_.requests[i].end_to_end;
+        table_.Add("idx_rows", "end to end, rms", kIndexDim,
+                   reference::JudgeEndToEndIndexRow(whole.at("idx_rows").Row(row),
+                                                    whole.at("idx_scales").RowOf<float>(row)[0],
+                                                    stored.Row(row), scale),
+                   where);
+        if (!vectors_.one_step()) continue;
+        const OwnTensors& stage = own_.requests[i].stage;
+        const auto own_row = stage.at("idx_rows").RowOf<int8_t>(row);
+        const auto stored_row = stored.RowOf<int8_t>(row);
+        codes.insert(codes.end(), own_row.begin(), own_row.end());
+        stored_codes.insert(stored_codes.end(), stored_row.begin(), stored_row.end());
+        scales.push_back(stage.at("idx_scales").RowOf<float>(row)[0]);
+        stored_scales.push_back(scale);
+        rows.push_back(where);
+      }
+    }
+    if (rows.empty()) return;
+    const Verdict verdict =
+        reference::JudgeIndexRows(codes, stored_codes, scales, stored_scales, /*num_loose_rows=*/1);
+    table_.Add("idx_rows", "stage, from inner state rows", static_cast<int64_t>(codes.size()),
+               verdict, rows[static_cast<size_t>(std::max<int64_t>(0, verdict.worst_index))]);
+  }
+
+  // Probe tokens by stage, and all stored ones end to end, as sets.
+  void JudgeSelections() {
+    int64_t num_common = 0;
+    int64_t num_rows = 0;
+    for (size_t i = 0; i < vectors_.requests.size(); ++i) {
+      const RequestCase& request = vectors_.requests[i];
+      const OwnTensor stored_idx = ReadTensor(file_, request.TensorName("topk_idx"));
+      const OwnTensor stored_score = ReadTensor(file_, request.TensorName("topk_score"));
+      const OwnTensor stored_next = ReadTensor(file_, request.TensorName("topk_next"));
+      for (const char* name : {"topk_idx", "topk_score", "topk_next"}) {
+        judged_.insert(request.TensorName(name));
+      }
+      const OwnTensors& stage = own_.requests[i].stage;
+      for (int64_t row = 0; row < request.NumRows(kProbe); ++row) {
+        const int64_t stored_row = request.StoredRowOf(request.TokenOfRow(kProbe, row));
+        const auto score = stored_score.RowOf<float>(stored_row);
+        const float next = stored_next.RowOf<float>(stored_row)[0];
+        const auto add = [&](const char* tensor, int64_t num_values, const Verdict& verdict) {
+          table_.Add(tensor, "stage, from idx_q and the keys", num_values, verdict,
+                     request.Where(tensor, kProbe, row));
+        };
+        add("topk_score", stored_score.row_elements,
+            reference::JudgeScores(stage.at("topk_score").Row(row), score));
+        add("topk_idx", stored_idx.row_elements,
+            reference::JudgeSelection(stage.at("topk_idx").RowOf<int32_t>(row),
+                                      stored_idx.RowOf<int32_t>(stored_row), score, next));
+        add("topk_next", 1,
+            reference::JudgeNextScore(stage.at("topk_next").RowOf<float>(row)[0], next,
+                                      reference::ScoreBound(score)));
+      }
+      const OwnTensor& own = own_.requests[i].end_to_end.at("topk_idx");
+      for (int64_t row = 0; row < request.NumRows(kStored); ++row) {
+        const int64_t token = request.TokenOfRow(kStored, row);
+        const reference::SelectionAgreement agreement =
+            reference::JudgeSelectionSet(own.RowOf<int32_t>(token), stored_idx.RowOf<int32_t>(row));
+        table_.Add("topk_idx", "end to end, sets", agreement.num_rows, agreement.verdict,
+                   request.Where("topk_idx", kStored, row));
+        num_common += agreement.num_common;
+        num_rows += agreement.num_rows;
+        if (agreement.num_common != agreement.num_rows) differing_[i].insert(token);
+      }
+    }
+    table_.Add("topk_idx", "end to end, all sets together", num_rows,
+               reference::JudgeFileAgreement(num_common, num_rows), "all stored tokens");
+  }
+
   void JudgeStage(const TensorRule& rule, size_t i) {
     const RequestCase& request = vectors_.requests[i];
     const std::string name = request.TensorName(rule.name);
-    const OwnTensor stored = ReadTensor(file_, name, request.NumRows(rule.rows));
-    const OwnTensor& own = own_.requests[i].stage.find(rule.name)->second;
+    const OwnTensor stored = ReadTensor(file_, name);
+    const OwnTensor& own = own_.requests[i].stage.at(rule.name);
     for (int64_t row = 0; row < request.NumRows(rule.stage_rows); ++row) {
-      const int64_t token = request.TokenOfRow(rule.stage_rows, row);
       const int64_t stored_row = StoredRow(rule.rows, rule.stage_rows, request, row);
       table_.Add(rule.name, rule.stage_name, own.row_elements,
-                 rule.stage(own.Row(row), stored.Row(stored_row)), Where(name, request, token));
+                 rule.stage(own.Row(row), stored.Row(stored_row)),
+                 request.Where(rule.name, rule.stage_rows, row));
     }
     judged_.insert(name);
   }
@@ -131,25 +247,24 @@ class Judge {
   void JudgeEndToEnd(const TensorRule& rule, size_t i) {
     const RequestCase& request = vectors_.requests[i];
     const std::string name = request.TensorName(rule.name);
-    const OwnTensor stored = ReadTensor(file_, name, request.NumRows(rule.rows));
-    const OwnTensor& own = own_.requests[i].end_to_end.find(rule.name)->second;
+    const OwnTensor stored = ReadTensor(file_, name);
+    const OwnTensor& own = own_.requests[i].end_to_end.at(rule.name);
     for (int64_t row = 0; row < request.NumRows(rule.rows); ++row) {
-      const int64_t token = request.TokenOfRow(rule.rows, row);
-      const std::string where = Where(name, request, token);
-      table_.Add(rule.name, "end to end, rms", own.row_elements,
-                 reference::JudgeEndToEnd(*rule.end_to_end, own.Row(token), stored.Row(row)),
-                 where);
+      const int64_t own_row = request.OwnRowOf(rule.rows, row);
+      const bool differs = rule.rows != kEvent && differing_[i].contains(own_row);
+      const std::string where = request.Where(rule.name, rule.rows, row);
+      table_.Add(
+          rule.name, "end to end, rms", own.row_elements,
+          reference::JudgeEndToEnd(*rule.end_to_end, own.Row(own_row), stored.Row(row), differs),
+          where);
       if (*rule.end_to_end == reference::EndToEndTensor::kXOut) {
-        table_.Add(rule.name, "end to end, points", own.row_elements,
-                   reference::JudgeXOutPoints(vectors_.kind, own.Row(token), stored.Row(row)),
-                   where);
+        table_.Add(
+            rule.name, "end to end, points", own.row_elements,
+            reference::JudgeXOutPoints(vectors_.kind, own.Row(own_row), stored.Row(row), differs),
+            where);
       }
     }
     judged_.insert(name);
-  }
-
-  static std::string Where(const std::string& name, const RequestCase& request, int64_t token) {
-    return fmt::format("{} token {} (position {})", name, token, request.start_pos + token);
   }
 
   const VectorCase& vectors_;
@@ -157,6 +272,7 @@ class Judge {
   const OwnValues& own_;
   RuleTable table_;
   std::set<std::string> judged_;
+  std::vector<std::set<int64_t>> differing_;  // tokens of each request with another selection
 };
 
 }  // namespace
@@ -168,9 +284,7 @@ FileReport JudgeVectorCase(const VectorCase& vectors, const SafetensorsFile& fil
   report.kind = KindName(vectors.kind);
   Judge judge(vectors, file, own);
   report.rules = judge.JudgeAll();
-  for (const auto& [name, entry] : file.tensors()) {
-    if (!judge.judged().contains(name)) report.problems.push_back(name + ": no rule checked it");
-  }
+  report.AddUnchecked(file, judge.judged());
   return report;
 }
 
@@ -178,59 +292,23 @@ fixtures::SafetensorsWriter DumpVectorCase(const VectorCase& vectors, const Safe
                                            const OwnValues& own) {
   fixtures::SafetensorsWriter writer;
   for (const auto& [key, value] : file.metadata()) writer.SetMetadata(key, value);
-  const auto add = [&](const std::string& name, DType dtype, const std::vector<int64_t>& shape,
-                       std::span<const std::byte> bytes) {
-    const auto elements = bytes.size() / static_cast<size_t>(fixtures::DTypeBytes(dtype));
-    switch (dtype) {
-      case DType::kF32:
-        return writer.Add<float>(name, shape,
-                                 {reinterpret_cast<const float*>(bytes.data()), elements});
-      case DType::kBf16:
-        return writer.Add<Bf16>(name, shape,
-                                {reinterpret_cast<const Bf16*>(bytes.data()), elements});
-      case DType::kI8:
-        return writer.Add<int8_t>(name, shape,
-                                  {reinterpret_cast<const int8_t*>(bytes.data()), elements});
-      case DType::kI32:
-        return writer.Add<int32_t>(name, shape,
-                                   {reinterpret_cast<const int32_t*>(bytes.data()), elements});
-      case DType::kI64:
-        return writer.Add<int64_t>(name, shape,
-                                   {reinterpret_cast<const int64_t*>(bytes.data()), elements});
-    }
-  };
   for (size_t i = 0; i < vectors.requests.size(); ++i) {
     const RequestCase& request = vectors.requests[i];
+    const OwnTensors& whole = own.requests[i].end_to_end;
     for (const TensorRule& rule : TensorRulesOf(vectors.kind)) {
       const std::string name = request.TensorName(rule.name);
-      const OwnTensor stored = ReadTensor(file, name, request.NumRows(rule.rows));
-      const auto found = own.requests[i].end_to_end.find(rule.name);
-      std::vector<std::byte> bytes = stored.bytes;  // of token lists, which nothing computes
-      if (found != own.requests[i].end_to_end.end()) {
+      OwnTensor tensor =
+          ReadTensor(file, name);  // of token lists, which nothing computes, as it is
+      if (whole.Has(rule.name)) {
         for (int64_t row = 0; row < request.NumRows(rule.rows); ++row) {
-          const std::byte* value = found->second.row(request.TokenOfRow(rule.rows, row));
-          std::copy_n(value, stored.row_bytes(), bytes.begin() + row * stored.row_bytes());
+          std::copy_n(whole.at(rule.name).row(request.OwnRowOf(rule.rows, row)), tensor.row_bytes(),
+                      tensor.row(row));
         }
       }
-      add(name, rule.dtype, file.tensors().at(name).shape, bytes);
+      AddTensor(writer, name, rule.dtype, file.tensors().at(name).shape, tensor.bytes);
     }
   }
   return writer;
-}
-
-std::string FileReport::Text() const {
-  std::string text = fmt::format("{}: {}", path, ok() ? "ok" : "FAILED");
-  if (!kind.empty()) text += fmt::format(", {}", kind);
-  text += fmt::format(", {} values by {} rules\n", rules.num_values(), rules.rows().size());
-  for (const std::string& problem : problems) text += fmt::format("  {}\n", problem);
-  if (!rules.rows().empty()) text += rules.Text("  ");
-  return text;
-}
-
-nlohmann::json FileReport::Json() const {
-  return {{"path", path},         {"kind", kind},
-          {"ok", ok()},           {"values", rules.num_values()},
-          {"problems", problems}, {"rules", rules.Json()}};
 }
 
 }  // namespace millipede::tools

@@ -13,6 +13,7 @@
 #include "tools/commands.h"
 #include "tools/errors.h"
 #include "tools/executor.h"
+#include "tools/indexer_case.h"
 #include "tools/progress.h"
 #include "tools/report.h"
 #include "tools/vector_judge.h"
@@ -57,27 +58,47 @@ class Verifier {
     auto file = fixtures::SafetensorsFile::Load(path);
     if (!file) return Failed(report, file.error());
     if (auto kind = file->Metadata("kind")) report.kind = *kind;
-    auto vectors = ReadVectorCase(*file, ModelConfig::Flash(), report.problems);
-    if (!vectors) return Failed(report, vectors.error());
-    if (!report.problems.empty()) return Finished(report);
-
-    progress_.Start("making weights of " + path);
-    auto weights = VectorWeights::Make(vectors->config, vectors->kind, vectors->seed);
-    if (!weights) return Failed(report, weights.error());
-    auto own = RunVectorCase(*weights, *vectors, *file, context_, progress_);
-    if (!own) return Failed(report, own.error());
-    if (!arguments_.dump.empty()) {
-      const std::string target = (fs::path(arguments_.dump) / fs::path(path).filename()).string();
-      if (auto status = DumpVectorCase(*vectors, *file, *own).Write(target); !status) {
-        return ErrorOf(status);
-      }
-    }
-    progress_.Start("judging " + path);
-    report = JudgeVectorCase(*vectors, *file, *own);
-    return Finished(report);
+    return IsIndexerFile(*file) ? VerifyIndexer(*file, report) : VerifyLayer(*file, report);
   }
 
  private:
+  Result<FileReport> VerifyLayer(const fixtures::SafetensorsFile& file, FileReport& report) {
+    auto vectors = ReadVectorCase(file, ModelConfig::Flash(), report.problems);
+    if (!vectors) return Failed(report, vectors.error());
+    if (!report.problems.empty()) return Finished(report);
+    progress_.Start("making weights of " + report.path);
+    auto weights = VectorWeights::Make(vectors->config, vectors->kind, vectors->seed);
+    if (!weights) return Failed(report, weights.error());
+    auto own = RunVectorCase(*weights, *vectors, file, context_, progress_);
+    if (!own) return Failed(report, own.error());
+    auto status = Dump(report, [&] { return DumpVectorCase(*vectors, file, *own); });
+    if (!status) return ErrorOf(status);
+    progress_.Start("judging " + report.path);
+    report = JudgeVectorCase(*vectors, file, *own);
+    return Finished(report);
+  }
+
+  Result<FileReport> VerifyIndexer(const fixtures::SafetensorsFile& file, FileReport& report) {
+    auto indexer = ReadIndexerCase(file, ModelConfig::Flash(), report.problems);
+    if (!indexer) return Failed(report, indexer.error());
+    if (!report.problems.empty()) return Finished(report);
+    progress_.Start("selecting for " + report.path);
+    auto own = RunIndexerCase(*indexer, context_);
+    if (!own) return Failed(report, own.error());
+    auto status = Dump(report, [&] { return DumpIndexerCase(*indexer, file, *own); });
+    if (!status) return ErrorOf(status);
+    report = JudgeIndexerCase(*indexer, file, *own);
+    return Finished(report);
+  }
+
+  // Writes what `make` returns where the dump is to go, if there is to be one.
+  template <typename Make>
+  Status Dump(const FileReport& report, const Make& make) const {
+    if (arguments_.dump.empty()) return {};
+    const fs::path name = fs::path(report.path).filename();
+    return make().Write((fs::path(arguments_.dump) / name).string());
+  }
+
   FileReport Failed(FileReport& report, const Error& error) {
     report.problems.push_back(error.message);
     return Finished(report);

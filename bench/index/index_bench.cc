@@ -21,7 +21,7 @@ namespace millipede::bench {
 namespace {
 
 constexpr int64_t kNumHeads = 64;
-constexpr int64_t kPageBytes = kPageRows * kIndexDim;
+constexpr int64_t kPageBytes = int64_t{kPageRows} * kIndexDim;
 
 uint32_t Mix(uint64_t index) {
   uint64_t z = index + 0x9E3779B97F4A7C15U;

@@ -14,12 +14,12 @@ inline uint64_t HashPage(int32_t page) {
   return (static_cast<uint64_t>(page) * 0x9E3779B97F4A7C15ULL) >> 32;
 }
 
-// From page id to a small number.
+// From page id to a small number. Sparse, as most pages looked up are not in it.
 class PageMap {
  public:
   // Room for `max_pages` different pages.
   explicit PageMap(int64_t max_pages)
-      : slots_(std::bit_ceil(static_cast<uint64_t>(2 * max_pages + 1))), mask_(slots_.size() - 1) {}
+      : slots_(std::bit_ceil(static_cast<uint64_t>(8 * max_pages + 1))), mask_(slots_.size() - 1) {}
 
   // The value stored for `page` >= 0, or -1.
   int32_t Find(int32_t page) const { return slots_[SlotOf(page)].value; }
@@ -53,7 +53,7 @@ class PageSet {
  public:
   // Empties the set and makes room for `max_pages` different pages.
   void Reset(int64_t max_pages) {
-    slots_.assign(std::bit_ceil(static_cast<uint64_t>(2 * max_pages)), -1);
+    slots_.assign(std::bit_ceil(static_cast<uint64_t>(4 * max_pages)), -1);
     mask_ = slots_.size() - 1;
   }
 

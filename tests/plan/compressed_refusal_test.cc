@@ -469,6 +469,7 @@ TEST_P(CompressedRefusal, OnePageTwiceInALongList) {
 // A Request object of the right raw space and one wrong other space; ids and epochs are the same.
 TEST_P(CompressedRefusal, RequestOfAnotherSpace) {
   std::vector<PageSpace> owned;
+  owned.reserve(14);
   for (int i = 0; i < 14; ++i) owned.push_back(std::move(*PageSpace::Create(64)));
   PageSpace* RequestSpaces::*members[] = {&RequestSpaces::raw,
                                           &RequestSpaces::hca_main,

@@ -134,7 +134,7 @@ class Checker {
 
   int64_t RaggedRow(RowOwner row, PageListView RequestPages::*list) const {
     const auto& pages = (steps_[static_cast<size_t>(row.first)].pages.*list).pages;
-    return pages[static_cast<size_t>(row.second / 32)].page * 32 + row.second % 32;
+    return int64_t{pages[static_cast<size_t>(row.second / 32)].page} * 32 + row.second % 32;
   }
 
   void CheckEvents(const PackedWork& work) {
@@ -257,6 +257,7 @@ void CheckBatch(AttentionKind kind, const std::vector<Entry>& entries, Inspect i
   std::mt19937_64 random(entries.size() * 77 + static_cast<uint64_t>(entries[0].start));
   EngineSpaces spaces(static_cast<int32_t>(entries.size()), PagesFor(kind, entries));
   std::vector<EngineRequest> requests;
+  requests.reserve(entries.size());
   for (const Entry& entry : entries) {
     requests.emplace_back(kind, spaces, entry.start + entry.num_tokens, random);
   }
@@ -281,20 +282,26 @@ int64_t PiecesOf(const Plan& plan, size_t t) {
   return offsets[t + 1] - offsets[t];
 }
 
+// A row count or a start, and the shards or leaves it has.
+struct Case {
+  int64_t at;
+  int64_t pieces;
+};
+
 TEST(Compressed, HcaShardsOfNamedRowCounts) {
-  for (const auto& [rows, shards] : std::vector<std::pair<int64_t, int64_t>>{{0, 0},
-                                                                             {1, 1},
-                                                                             {127, 1},
-                                                                             {128, 1},
-                                                                             {129, 2},
-                                                                             {256, 2},
-                                                                             {4100, 33},
-                                                                             {8000, 63},
-                                                                             {8065, 64},
-                                                                             {8191, 64}}) {
-    CheckBatch(kHca, {{rows * 128 + 5, 1}}, [&](const Plan& plan) {
-      EXPECT_EQ(PiecesOf(plan, 0), shards) << rows;
-      EXPECT_EQ(plan.work().compressed_rows, rows);
+  for (const Case& c : std::vector<Case>{{0, 0},
+                                         {1, 1},
+                                         {127, 1},
+                                         {128, 1},
+                                         {129, 2},
+                                         {256, 2},
+                                         {4100, 33},
+                                         {8000, 63},
+                                         {8065, 64},
+                                         {8191, 64}}) {
+    CheckBatch(kHca, {{c.at * 128 + 5, 1}}, [&](const Plan& plan) {
+      EXPECT_EQ(PiecesOf(plan, 0), c.pieces) << c.at;
+      EXPECT_EQ(plan.work().compressed_rows, c.at);
       EXPECT_TRUE(plan.work().events.empty());
     });
   }
@@ -348,9 +355,9 @@ TEST(Compressed, CsaLeavesOfNamedCandidateCounts) {
 }
 
 TEST(Compressed, CsaLeavesOfNamedStarts) {
-  for (const auto& [start, leaves] :
-       std::vector<std::pair<int64_t, int64_t>>{{2, 0}, {127, 1}, {16'383, 2}, {1'048'575, 128}}) {
-    CheckBatch(kCsa, {{start, 1}}, [&](const Plan& plan) { EXPECT_EQ(PiecesOf(plan, 0), leaves); });
+  for (const Case& c : std::vector<Case>{{2, 0}, {127, 1}, {16'383, 2}, {1'048'575, 128}}) {
+    CheckBatch(kCsa, {{c.at, 1}},
+               [&](const Plan& plan) { EXPECT_EQ(PiecesOf(plan, 0), c.pieces); });
   }
 }
 

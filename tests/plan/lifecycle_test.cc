@@ -284,6 +284,8 @@ TEST_P(CompressedLifecycle, EverySpaceIsRechecked) {
     const EngineSpace before = space;
     const int32_t page = (second.*list.entries)[list.index].page;
     const std::string field = list.name + ".pages[" + std::to_string(list.index) + "].";
+    // A space whose pages are all good moved too, and it is the first to be looked at.
+    ++spaces_.raw.generation;
     space.Free(page);
     ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kPageNotAcquired, field + "page", 1);
     space.Own(page);
@@ -445,6 +447,7 @@ TEST_F(RequestLifecycle, SharingAWritePageIsNoticed) {
 // and the next plans follow what was accepted.
 TEST(RequestSteps, RangesFollowTheAcceptedTokens) {
   std::vector<PageSpace> owned;
+  owned.reserve(7);
   for (int i = 0; i < 7; ++i) owned.push_back(std::move(*PageSpace::Create(200)));
   const RequestSpaces spaces{&owned[0], &owned[1], &owned[2], &owned[3],
                              &owned[4], &owned[5], &owned[6]};

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <limits>
+#include <map>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -18,8 +19,13 @@ namespace {
 
 using tools::StepRecord;
 
-tools::StepArguments TinyArguments(bool output_only) {
+constexpr AttentionKind kSwa = AttentionKind::kSwa;
+constexpr AttentionKind kHca = AttentionKind::kHca;
+constexpr AttentionKind kCsa = AttentionKind::kCsa;
+
+tools::StepArguments TinyArguments(AttentionKind kind, bool output_only) {
   tools::StepWords words;
+  words.attention = KindName(kind);
   words.preset = "tiny";
   words.seed = "5";
   words.seq = "3";
@@ -29,30 +35,33 @@ tools::StepArguments TinyArguments(bool output_only) {
   if (output_only) {
     words.batch = "2";
   } else {
-    words.start_pos = "300,2,125";
+    // Blocks end in the last request and, of CSA, in the second; CSA candidates of the first are
+    // more than are selected.
+    words.start_pos = kind == kCsa ? "2100,2,125" : "300,2,125";
   }
   return *tools::ParseStepArguments(words);
 }
 
-// A good step, made once; tests spoil copies of it.
+// A good step of each kind, made once; tests spoil copies of them.
 class CheckTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     std::ostringstream sink;
     const tools::Streams streams{sink, sink};
     tools::Progress progress(streams);
-    auto step = tools::ExecuteDecodeStep(TinyArguments(false), progress);
-    ASSERT_TRUE(step) << step.error().message;
-    step_ = new tools::DecodeStep(*std::move(step));
-    auto output = tools::ExecuteOutputStep(TinyArguments(true), progress);
+    for (const AttentionKind kind : {kSwa, kHca, kCsa}) {
+      auto step = tools::ExecuteDecodeStep(TinyArguments(kind, false), progress);
+      ASSERT_TRUE(step) << step.error().message;
+      steps_.emplace(kind, *std::move(step));
+    }
+    auto output = tools::ExecuteOutputStep(TinyArguments(kSwa, true), progress);
     ASSERT_TRUE(output) << output.error().message;
     output_ = new tools::OutputStep(*std::move(output));
   }
 
   static void TearDownTestSuite() {
-    delete step_;
+    steps_.clear();
     delete output_;
-    step_ = nullptr;
     output_ = nullptr;
   }
 
@@ -60,7 +69,7 @@ class CheckTest : public ::testing::Test {
     std::ostringstream sink;
     const tools::Streams streams{sink, sink};
     tools::Progress progress(streams);
-    return tools::CheckStep(record, *step_->weights, 2, progress);
+    return tools::CheckStep(record, *steps_.at(record.kind).weights, 2, progress);
   }
 
   static tools::RuleTable Check(const tools::OutputRecord& record) {
@@ -70,7 +79,7 @@ class CheckTest : public ::testing::Test {
     return tools::CheckOutput(record, output_->weights, 2, progress);
   }
 
-  static const StepRecord& good() { return *step_->record; }
+  static const StepRecord& good(AttentionKind kind) { return *steps_.at(kind).record; }
   static const tools::OutputRecord& good_output() { return output_->record; }
 
   // The rule of `tensor` called `rule` holds on the good step and fails on a spoilt one.
@@ -85,18 +94,20 @@ class CheckTest : public ::testing::Test {
     EXPECT_FALSE(row->violations.front().text.empty());
   }
 
-  static tools::DecodeStep* step_;
+  static std::map<AttentionKind, tools::DecodeStep> steps_;
   static tools::OutputStep* output_;
 };
 
-tools::DecodeStep* CheckTest::step_ = nullptr;
+std::map<AttentionKind, tools::DecodeStep> CheckTest::steps_;
 tools::OutputStep* CheckTest::output_ = nullptr;
 
-TEST_F(CheckTest, TheGoodStepHolds) {
-  const tools::RuleTable table = Check(good());
-  EXPECT_TRUE(table.ok()) << table.Text();
-  EXPECT_TRUE(step_->counter_differences.empty());
-  EXPECT_GT(table.num_values(), 0);
+TEST_F(CheckTest, GoodStepsHold) {
+  for (const AttentionKind kind : {kSwa, kHca, kCsa}) {
+    const tools::RuleTable table = Check(good(kind));
+    EXPECT_TRUE(table.ok()) << table.Text();
+    EXPECT_TRUE(steps_.at(kind).counter_differences.empty());
+    EXPECT_GT(table.num_values(), 0);
+  }
 }
 
 struct Spoiling {
@@ -104,7 +115,15 @@ struct Spoiling {
   const char* tensor;
   const char* rule;
   std::function<void(StepRecord&)> spoil;
+  AttentionKind kind = kSwa;
 };
+
+// The pool row of a request's row `i` (a position of a ring).
+std::byte* RowOf(std::vector<std::byte>& bytes, const tools::PoolRecord& pool, size_t request,
+                 int64_t i) {
+  return bytes.data() +
+         tools::PoolRowOf(pool.kind, pool.pages[request], i) * FormatOf(pool.kind).row_bytes;
+}
 
 void Flip(Bf16& value) { value.bits ^= 0x4100; }
 void Flip(std::byte& value) { value ^= std::byte{0x10}; }
@@ -138,32 +157,123 @@ const Spoiling kSpoilings[] = {
     {"NanInXOut", "x_out", "stage, from attn_out, post and comb",
      [](StepRecord& r) { r.values.x_out[8] = std::numeric_limits<float>::quiet_NaN(); }},
     {"RunWritesAnyRow", "raw rows", "bit-unchanged by run",
-     [](StepRecord& r) { Flip(r.rings.pool_after_run.front()); }},
+     [](StepRecord& r) { Flip(r.caches.pool(PoolKind::kRaw).after_run.front()); }},
     {"RunWritesTheLastRow", "raw rows", "bit-unchanged by run",
-     [](StepRecord& r) { Flip(r.rings.pool_after_run.back()); }},
+     [](StepRecord& r) { Flip(r.caches.pool(PoolKind::kRaw).after_run.back()); }},
     {"CommitWritesNobodysFirstPage", "raw rows", "bit-unchanged by commit",
-     [](StepRecord& r) { Flip(r.rings.pool_after_commit.front()); }},
+     [](StepRecord& r) { Flip(r.caches.pool(PoolKind::kRaw).after_commit.front()); }},
     {"CommitWritesNobodysLastPage", "raw rows", "bit-unchanged by commit",
-     [](StepRecord& r) { Flip(r.rings.pool_after_commit.back()); }},
+     [](StepRecord& r) { Flip(r.caches.pool(PoolKind::kRaw).after_commit.back()); }},
     {"CommitWritesTheRowBefore", "raw rows", "bit-unchanged by commit",
      [](StepRecord& r) {
-       const int64_t place = (r.rings.start_pos[0] - 1) % tools::kRingRows;
-       const int64_t page = r.rings.pages[0][static_cast<size_t>(place / kPageRows)];
-       const int64_t row = page * kPageRows + place % kPageRows;
-       Flip(r.rings.pool_after_commit[static_cast<size_t>(row * tools::kRawRowBytes + 77)]);
+       tools::PoolRecord& pool = r.caches.pool(PoolKind::kRaw);
+       Flip(RowOf(pool.after_commit, pool, 0, r.caches.start_pos[0] - 1)[77]);
      }},
     {"CommitMissesARow", "raw rows", "written by commit, exact",
-     [](StepRecord& r) { r.rings.pool_after_commit = r.rings.pool_before; }},
+     [](StepRecord& r) {
+       tools::PoolRecord& pool = r.caches.pool(PoolKind::kRaw);
+       pool.after_commit = pool.before;
+     }},
     {"CommitWritesAnotherRow", "raw rows", "written by commit, exact",
-     [](StepRecord& r) { std::swap(r.rings.pages[0], r.rings.pages[2]); }},
+     [](StepRecord& r) {
+       auto& pages = r.caches.pool(PoolKind::kRaw).pages;
+       std::swap(pages[0], pages[2]);
+     }},
     {"Position", "positions", "after commit, exact",
-     [](StepRecord& r) { r.rings.end_pos[1] -= 1; }},
+     [](StepRecord& r) { r.caches.ends[1].position -= 1; }},
+    {"ListEnd", "list ends", "after commit, exact",
+     [](StepRecord& r) { r.caches.ends[1].list_ends[0] -= 1; }},
+
+    {"EventRope", "rope", "stage, from positions",
+     [](StepRecord& r) { r.inputs.event_rope_cos[20] += 0.5F; }, kHca},
+    {"StateRow", "state_rows", "stage, from xn",
+     [](StepRecord& r) { r.values.state[1500] += 0.1F; }, kHca},
+    {"StateRowIsPooled", "cmp_rows", "stage, from state rows",
+     [](StepRecord& r) {
+       for (size_t i = 0; i < 1024; ++i) r.values.state[7 * 1024 + i] = 50;
+     },
+     kHca},
+    {"CompressedRow", "cmp_rows", "stage, from state rows",
+     [](StepRecord& r) { Flip(r.values.cmp_rows[100]); }, kHca},
+    {"CompressedRowIsSeenByHeads", "heads", "stage, from q and the rows",
+     [](StepRecord& r) {
+       for (Bf16& value : r.values.cmp_rows) value = {0x4180};
+     },
+     kHca},
+    {"RunWritesAnotherMainRow", "main rows", "bit-unchanged by run",
+     [](StepRecord& r) { Flip(r.caches.pool(PoolKind::kHcaMain).after_run[70]); }, kHca},
+    {"RunWritesStateRows", "state rows", "bit-unchanged by run",
+     [](StepRecord& r) { Flip(r.caches.pool(PoolKind::kHcaState).after_run.back()); }, kHca},
+    {"CommitWritesMainRows", "main rows", "bit-unchanged by commit",
+     [](StepRecord& r) {
+       tools::PoolRecord& pool = r.caches.pool(PoolKind::kHcaMain);
+       Flip(*RowOf(pool.after_commit, pool, 2, 0));
+     },
+     kHca},
+    {"CommitMissesAStateRow", "state rows", "written by commit, exact",
+     [](StepRecord& r) {
+       tools::PoolRecord& pool = r.caches.pool(PoolKind::kHcaState);
+       Flip(*RowOf(pool.after_commit, pool, 1, 4));
+     },
+     kHca},
+    {"MainListEnd", "list ends", "after commit, exact",
+     [](StepRecord& r) { r.caches.ends[2].list_ends[1] = 0; }, kHca},
+
+    {"CsaStateRow", "state_rows", "stage, from xn",
+     [](StepRecord& r) { r.values.state[4000] += 0.1F; }, kCsa},
+    {"InnerStateRow", "inner_state_rows", "stage, from xn",
+     [](StepRecord& r) { r.values.inner_state[1000] += 0.1F; }, kCsa},
+    {"CsaCompressedRow", "cmp_rows", "stage, from state rows",
+     [](StepRecord& r) { Flip(r.values.cmp_rows[600]); }, kCsa},
+    {"IndexRow", "idx_rows", "stage, from inner state rows",
+     [](StepRecord& r) { r.values.idx_rows[130] ^= 0x20; }, kCsa},
+    {"IndexScale", "idx_rows", "stage, from inner state rows",
+     [](StepRecord& r) { r.values.idx_scales[1] *= 1.5F; }, kCsa},
+    {"IdxQ", "idx_q", "stage, from qr and qr_scale",
+     [](StepRecord& r) { r.values.idx_q[700] ^= 0x20; }, kCsa},
+    {"IdxQScale", "idx_q_scale", "stage, from qr and qr_scale",
+     [](StepRecord& r) { r.values.idx_q_scale[5] *= 1.01F; }, kCsa},
+    {"IdxWeights", "idx_weights", "stage, from xn",
+     [](StepRecord& r) { r.values.idx_weights[6] += 0.01F; }, kCsa},
+    {"TopkScore", "topk_score", "stage, from idx_q and the keys",
+     [](StepRecord& r) { r.values.topk_score[30] *= 1.01F; }, kCsa},
+    {"ScorePadding", "topk_score", "stage, from idx_q and the keys",
+     [](StepRecord& r) { r.values.topk_score.back() = 0; }, kCsa},
+    {"SelectionOrder", "topk_idx", "stage, from idx_q and the keys",
+     [](StepRecord& r) { std::swap(r.values.topk_idx[1], r.values.topk_idx[400]); }, kCsa},
+    {"RowSelectedTwice", "topk_idx", "stage, from idx_q and the keys",
+     [](StepRecord& r) { r.values.topk_idx[3] = r.values.topk_idx[4]; }, kCsa},
+    {"RowSelectedThatNobodySees", "topk_idx", "stage, from idx_q and the keys",
+     [](StepRecord& r) { r.values.topk_idx[3] = 1 << 20; }, kCsa},
+    {"SelectionPadding", "topk_idx", "stage, from idx_q and the keys",
+     [](StepRecord& r) { r.values.topk_idx.back() = 0; }, kCsa},
+    {"TopkNext", "topk_next", "stage, from idx_q and the keys",
+     [](StepRecord& r) { r.values.topk_next[0] *= 1.01F; }, kCsa},
+    {"WiderSelection", "topk_idx", "begins one place more, exact",
+     [](StepRecord& r) { std::swap(r.values.wide_idx[0], r.values.wide_idx[1]); }, kCsa},
+    {"SelectionIsSeenByHeads", "heads", "stage, from q and the rows",
+     [](StepRecord& r) {
+       for (size_t i = 0; i < 256; ++i) r.values.topk_idx[i] = 511 - static_cast<int32_t>(i);
+     },
+     kCsa},
+    {"RunWritesAnotherIndexRow", "index rows", "bit-unchanged by run",
+     [](StepRecord& r) { Flip(r.caches.pool(PoolKind::kCsaIndexRows).after_run[70]); }, kCsa},
+    {"RunWritesAnotherIndexScale", "index scales", "bit-unchanged by run",
+     [](StepRecord& r) { Flip(r.caches.pool(PoolKind::kCsaIndexScales).after_run[70]); }, kCsa},
+    {"CommitWritesIndexRows", "index rows", "bit-unchanged by commit",
+     [](StepRecord& r) { Flip(r.caches.pool(PoolKind::kCsaIndexRows).after_commit[70]); }, kCsa},
+    {"CommitMissesAnInnerRow", "inner rows", "written by commit, exact",
+     [](StepRecord& r) {
+       tools::PoolRecord& pool = r.caches.pool(PoolKind::kCsaInnerState);
+       Flip(*RowOf(pool.after_commit, pool, 0, 2101));
+     },
+     kCsa},
 };
 
 class SpoiltStepTest : public CheckTest, public ::testing::WithParamInterface<Spoiling> {};
 
 TEST_P(SpoiltStepTest, IsSeen) {
-  StepRecord record = good();
+  StepRecord record = good(GetParam().kind);
   GetParam().spoil(record);
   ExpectViolated(Check(record), GetParam().tensor, GetParam().rule);
 }
@@ -175,7 +285,7 @@ INSTANTIATE_TEST_SUITE_P(Check, SpoiltStepTest, ::testing::ValuesIn(kSpoilings),
 class SpoiltEndToEndTest : public CheckTest, public ::testing::WithParamInterface<Spoiling> {};
 
 TEST_P(SpoiltEndToEndTest, IsSeen) {
-  StepRecord record = good();
+  StepRecord record = good(GetParam().kind);
   record.profile = reference::RuleProfile::kStandard;
   const tools::RuleTable before = Check(record);
   GetParam().spoil(record);
@@ -201,8 +311,58 @@ INSTANTIATE_TEST_SUITE_P(
         Spoiling{"XOutPoints", "x_out", "end to end, points",
                  [](StepRecord& r) {
                    for (size_t i = 0; i < 40; ++i) r.values.x_out[i] += 0.1F;
-                 }}),
+                 }},
+        Spoiling{"State", "state_rows", "end to end, rms",
+                 [](StepRecord& r) { r.values.state[3] = 1e3F; }, kHca},
+        Spoiling{"CompressedRow", "cmp_rows", "end to end, rms",
+                 [](StepRecord& r) { Blow(r.values.cmp_rows); }, kHca},
+        Spoiling{"HcaHeads", "heads", "end to end, rms",
+                 [](StepRecord& r) { Blow(r.values.heads); }, kHca},
+        Spoiling{"InnerState", "inner_state_rows", "end to end, rms",
+                 [](StepRecord& r) { r.values.inner_state[3] = 1e3F; }, kCsa},
+        Spoiling{"IndexRow", "idx_rows", "end to end, rms",
+                 [](StepRecord& r) { r.values.idx_scales[0] *= 2; }, kCsa},
+        Spoiling{"CsaHeads", "heads", "end to end, rms",
+                 [](StepRecord& r) { Blow(r.values.heads); }, kCsa}),
     SpoilingName);
+
+// Judged by how many rows differ, of which there is no worst one.
+TEST_F(CheckTest, SelectionsAreJudgedEndToEndAsSets) {
+  StepRecord record = good(kCsa);
+  record.profile = reference::RuleProfile::kStandard;
+  EXPECT_EQ(Check(record).Find("topk_idx", "end to end, sets")->num_violations, 0);
+  // The first request's tokens see more rows than they select: put ones in that are left out.
+  const auto topk = static_cast<size_t>(record.config.index_topk);
+  std::vector<bool> selected(600);
+  for (size_t i = 0; i < topk; ++i) {
+    selected[static_cast<size_t>(record.values.topk_idx[i])] = true;
+  }
+  size_t place = 0;
+  for (int32_t row = 0; row < 525; ++row) {
+    if (!selected[static_cast<size_t>(row)]) record.values.topk_idx[place++] = row;
+  }
+  ASSERT_GT(place, 0U);
+  const tools::RuleTable some = Check(record);
+  EXPECT_EQ(some.Find("topk_idx", "end to end, sets")->num_out, static_cast<int64_t>(place));
+  EXPECT_EQ(some.Find("topk_idx", "end to end, sets")->num_violations, 0);
+
+  for (size_t i = topk; i < topk + 100; ++i) record.values.topk_idx[i] = 599 - static_cast<int>(i);
+  const tools::RuleTable many = Check(record);
+  ExpectViolated(many, "topk_idx", "end to end, sets");
+  ExpectViolated(many, "topk_idx", "end to end, all sets together");
+}
+
+TEST_F(CheckTest, LongStepsAreJudgedDeeplyAtAFewTokens) {
+  StepRecord record = good(kHca);
+  EXPECT_EQ(tools::DeeplyJudgedTokens(record).size(), 9U);
+  EXPECT_EQ(tools::CoverageOf(record), "all 9 tokens in full");
+  record.caches.num_tokens = {1, 2, 4000, 0};
+  record.inputs.request.assign(4003, 0);
+  record.inputs.position.assign(4003, kMaxContextTokens - 1);
+  record.config = ModelConfig::Flash();
+  EXPECT_EQ(tools::DeeplyJudgedTokens(record), (std::vector<int64_t>{0, 1, 2, 3, 2003, 4002}));
+  EXPECT_NE(tools::CoverageOf(record).find("of 6, the first"), std::string::npos);
+}
 
 TEST_F(CheckTest, TheGoodOutputHalfHolds) {
   const tools::RuleTable table = Check(good_output());

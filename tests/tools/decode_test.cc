@@ -1,4 +1,5 @@
 // decode and plan at tiny shapes: what they print, and that it is true.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,8 +44,8 @@ TEST(DecodeTest, ReportsEveryRequestAndPhase) {
 
 TEST(DecodeTest, JsonHasTheDocumentedKeys) {
   const nlohmann::json json = JsonOf("decode --preset tiny --start-pos 0,300 --seq 3 --check");
-  const std::set<std::string> work{"tokens", "window_rows", "raw_rows_written",
-                                   "raw_pages_touched"};
+  std::set<std::string> work;
+  for (const tools::WorkCount& item : tools::WorkCounts()) work.insert(item.name);
   EXPECT_EQ(KeysOf(json),
             (std::set<std::string>{"command", "attention", "preset", "seed", "threads",
                                    "max_context", "batch", "seq", "output_only", "requests",
@@ -53,12 +54,13 @@ TEST(DecodeTest, JsonHasTheDocumentedKeys) {
   EXPECT_EQ(KeysOf(json["total"]), work);
   ASSERT_EQ(json["requests"].size(), 2U);
   for (const auto& request : json["requests"]) {
-    EXPECT_EQ(KeysOf(request),
-              (std::set<std::string>{"request", "start_pos", "tokens", "window_rows",
-                                     "raw_rows_written", "raw_pages_touched"}));
+    std::set<std::string> keys = work;
+    keys.insert({"request", "start_pos"});
+    EXPECT_EQ(KeysOf(request), keys);
   }
   EXPECT_EQ(json["attention"], "swa");
   EXPECT_EQ(json["max_context"], 1048576);
+  EXPECT_EQ(KeysOf(json["check"]), (std::set<std::string>{"ok", "coverage", "values", "rules"}));
   EXPECT_EQ(json["check"]["ok"], true);
   ASSERT_FALSE(json["check"]["rules"].empty());
   for (const auto& rule : json["check"]["rules"]) {
@@ -85,6 +87,42 @@ TEST(DecodeTest, CountsWhatEachRequestCanSee) {
   EXPECT_EQ(json["total"]["raw_rows_written"], 32);
 }
 
+TEST(DecodeTest, CountsCompressedWorkOfHca) {
+  const nlohmann::json json =
+      JsonOf("decode --preset tiny --attention hca --start-pos 100,127,16380 --seq 8");
+  const auto request = [&](size_t r, const char* key) { return json["requests"][r][key]; };
+  EXPECT_EQ(request(0, "events"), 0);
+  EXPECT_EQ(request(0, "shards"), 0);
+  EXPECT_EQ(request(0, "compressed_rows"), 0);
+  EXPECT_EQ(request(0, "state_rows_written"), 8);
+  EXPECT_EQ(request(1, "events"), 1);
+  EXPECT_EQ(request(1, "shards"), 8);
+  EXPECT_EQ(request(1, "compressed_rows"), 8);
+  EXPECT_EQ(request(2, "events"), 1);
+  EXPECT_EQ(request(2, "shards"), 8);
+  EXPECT_EQ(request(2, "compressed_rows"), 3 * 127 + 5 * 128);
+  for (const char* none : {"candidates", "leaves", "merges"}) EXPECT_EQ(json["total"][none], 0);
+}
+
+TEST(DecodeTest, CountsCompressedWorkOfCsa) {
+  const nlohmann::json json =
+      JsonOf("decode --preset tiny --attention csa --start-pos 0,8190,12000 --seq 8");
+  const auto request = [&](size_t r, const char* key) { return json["requests"][r][key]; };
+  EXPECT_EQ(request(0, "events"), 2);
+  EXPECT_EQ(request(0, "leaves"), 5);
+  EXPECT_EQ(request(0, "candidates"), 4 * 1 + 2);
+  EXPECT_EQ(request(0, "compressed_rows"), 4 * 1 + 2);
+  EXPECT_EQ(request(0, "merges"), 0);
+  EXPECT_EQ(request(0, "state_rows_written"), 16);
+  // 2,047 candidates, then 2,048, then 2,049: a second leaf.
+  EXPECT_EQ(request(1, "candidates"), 2047 + 4 * 2048 + 3 * 2049);
+  EXPECT_EQ(request(1, "leaves"), 5 + 3 * 2);
+  EXPECT_EQ(request(1, "merges"), 3);
+  EXPECT_EQ(request(1, "compressed_rows"), 8 * 512);
+  EXPECT_EQ(request(2, "leaves"), 8 * 2);
+  EXPECT_EQ(json["total"]["shards"], 0);
+}
+
 struct Step {
   const char* name;
   const char* line;
@@ -108,7 +146,18 @@ INSTANTIATE_TEST_SUITE_P(
                       Step{"WideFromNothing", "--start-pos 0,0 --seq 129 --threads 3"},
                       Step{"ManyOfOneLength", "--start-pos 77 --batch 33 --threads 1"},
                       Step{"LargestSeed", "--start-pos 5 --seed 18446744073709551615"},
+                      Step{"HcaFirstToken", "--attention hca --start-pos 0"},
+                      Step{"HcaLastTokens", "--attention hca --start-pos 1048568 --seq 8"},
+                      Step{"HcaRagged", "--attention hca --start-pos 0,120,127,128,4090 --seq 9"},
+                      Step{"HcaThreeEvents", "--attention hca --start-pos 100,383 --seq 300"},
+                      Step{"HcaLowCeiling", "--attention hca --start-pos 127 --max-context 128"},
+                      Step{"CsaFirstToken", "--attention csa --start-pos 0"},
+                      Step{"CsaRagged", "--attention csa --start-pos 0,1,2,3,2044,8190 --seq 9"},
+                      Step{"CsaWide", "--attention csa --start-pos 2,2049 --seq 130"},
+                      Step{"CsaLongOneThread",
+                           "--attention csa --start-pos 40000,7 --seq 4 --threads 1"},
                       Step{"OutputHalf", "--output-only"},
+                      Step{"OutputHalfOfCsa", "--output-only --attention csa --seq 3"},
                       Step{"OutputHalfWide", "--output-only --batch 3 --seq 67"}),
     [](const ::testing::TestParamInfo<Step>& step) { return std::string(step.param.name); });
 
@@ -152,13 +201,34 @@ TEST(PlanTest, ContextCostsNothing) {
 }
 
 TEST(PlanTest, AgreesWithTheRun) {
-  const std::string step = " --preset tiny --start-pos 0,31,4000 --seq 9 --threads 2";
-  const nlohmann::json plan = JsonOf("plan" + step);
-  const nlohmann::json run = JsonOf("decode" + step);
-  EXPECT_EQ(plan["window_rows"], run["total"]["window_rows"]);
-  EXPECT_EQ(plan["raw_pages"], run["total"]["raw_pages_touched"]);
-  EXPECT_EQ(plan["workspace_bytes"], run["workspace_bytes"]);
-  EXPECT_EQ(plan["overlay_bytes"], run["overlay_bytes"]);
+  for (const char* kind : {"swa", "hca", "csa"}) {
+    const std::string step = std::string(" --preset tiny --start-pos 0,31,4000 --seq 9 ") +
+                             "--threads 2 --attention " + kind;
+    const nlohmann::json plan = JsonOf("plan" + step);
+    const nlohmann::json run = JsonOf("decode" + step);
+    EXPECT_EQ(plan["window_rows"], run["total"]["window_rows"]);
+    EXPECT_EQ(plan["raw_pages"], run["total"]["raw_pages_touched"]);
+    EXPECT_EQ(plan["events"], run["total"]["events"]);
+    EXPECT_EQ(plan["merges"], run["total"]["merges"]);
+    EXPECT_EQ(plan["workspace_bytes"], run["workspace_bytes"]);
+    EXPECT_EQ(plan["overlay_bytes"], run["overlay_bytes"]);
+  }
+}
+
+TEST(PlanTest, ShardsAndLeavesFollowTheLength) {
+  const auto pieces = [](const char* kind, const char* key, int64_t start) {
+    return JsonOf(fmt::format("plan --attention {} --start-pos {}", kind, start))[key];
+  };
+  EXPECT_EQ(pieces("hca", "shards_per_query", 126), 0);
+  EXPECT_EQ(pieces("hca", "shards_per_query", 127), 1);
+  EXPECT_EQ(pieces("hca", "shards_per_query", 16383), 1);
+  EXPECT_EQ(pieces("hca", "shards_per_query", 1048575), 64);
+  EXPECT_EQ(pieces("hca", "leaves_per_query", 1048575), 0);
+  EXPECT_EQ(pieces("csa", "leaves_per_query", 2), 0);
+  EXPECT_EQ(pieces("csa", "leaves_per_query", 127), 1);
+  EXPECT_EQ(pieces("csa", "leaves_per_query", 16383), 2);
+  EXPECT_EQ(pieces("csa", "leaves_per_query", 1048575), 128);
+  EXPECT_EQ(pieces("csa", "merges", 1048575), 127);
 }
 
 TEST(PlanTest, TextIsOneLinePerRequestAndMore) {
@@ -170,16 +240,16 @@ TEST(PlanTest, TextIsOneLinePerRequestAndMore) {
 }
 
 TEST(CounterTest, EveryDifferenceIsReported) {
-  const tools::RequestWork planned{8, 1024, 8, 4};
+  tools::RequestWork planned;
+  planned.tokens = 8;
   EXPECT_FALSE(tools::WorkDifference(0, planned, planned));
-  for (int64_t tools::RequestWork::*field :
-       {&tools::RequestWork::tokens, &tools::RequestWork::window_rows,
-        &tools::RequestWork::raw_rows_written, &tools::RequestWork::raw_pages_touched}) {
+  for (const tools::WorkCount& item : tools::WorkCounts()) {
     tools::RequestWork counted = planned;
-    counted.*field += 1;
+    counted.*item.count += 1;
     const auto difference = tools::WorkDifference(2, planned, counted);
     ASSERT_TRUE(difference);
     EXPECT_THAT(*difference, HasSubstr("request 2"));
+    EXPECT_THAT(*difference, HasSubstr(item.name));
   }
 }
 

@@ -3,15 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "fixtures/formula.h"
 #include "reference/golden.h"
+#include "tools/batch.h"
 #include "tools/buffers.h"
 
 namespace millipede::testing {
@@ -36,20 +39,48 @@ void ChangeValue(StoredTensor& tensor, bool last, Change change) {
   std::memcpy(place, &value, sizeof(T));
 }
 
-// Appends rows of one tensor.
-template <typename Values>
-void Append(VectorFile& file, const std::string& name, const std::vector<int64_t>& row_shape,
-            const Values& values) {
-  using T = std::decay_t<decltype(*std::data(values))>;
+// A tensor without rows, if the file does not have it yet.
+template <typename T>
+StoredTensor& TensorOf(VectorFile& file, const std::string& name,
+                       const std::vector<int64_t>& row_shape) {
   StoredTensor& tensor = file.tensors[name];
   tensor.dtype = fixtures::DTypeOf<T>();
   if (tensor.shape.empty()) {
     tensor.shape = row_shape;
     tensor.shape.insert(tensor.shape.begin(), 0);
   }
+  return tensor;
+}
+
+// Appends one row.
+template <typename Values>
+void Append(VectorFile& file, const std::string& name, const std::vector<int64_t>& row_shape,
+            const Values& values) {
+  using T = std::decay_t<decltype(*std::data(values))>;
+  StoredTensor& tensor = TensorOf<T>(file, name, row_shape);
   tensor.shape[0] += 1;
   const auto bytes = std::as_bytes(std::span(std::data(values), std::size(values)));
   tensor.bytes.insert(tensor.bytes.end(), bytes.begin(), bytes.end());
+}
+
+// The rotation of a position, rounded as stored ones are.
+reference::RopeRow StoredRope(AttentionKind kind, int64_t position) {
+  reference::RopeRow rope = reference::RopeRowAt(kind, position);
+  for (float& value : rope.cos) value = tools::ToFloat(tools::RoundToBf16(value));
+  for (float& value : rope.sin) value = tools::ToFloat(tools::RoundToBf16(value));
+  return rope;
+}
+
+// Tensors of events, which may have no rows.
+void AddEventTensors(VectorFile& file, AttentionKind kind, const std::string& request) {
+  if (kind == AttentionKind::kSwa) return;
+  TensorOf<int64_t>(file, request + "event_pos", {});
+  TensorOf<float>(file, request + "event_rope_cos", {kRopePairs});
+  TensorOf<float>(file, request + "event_rope_sin", {kRopePairs});
+  TensorOf<Bf16>(file, request + "cmp_rows", {kHeadDim});
+  if (kind == AttentionKind::kHca) return;
+  TensorOf<int8_t>(file, request + "idx_rows", {kIndexDim});
+  TensorOf<float>(file, request + "idx_scales", {});
 }
 
 }  // namespace
@@ -106,7 +137,8 @@ void VectorFile::Write(const std::string& path) const {
 void Spoil(StoredTensor& tensor, bool last) {
   switch (tensor.dtype) {
     case DType::kF32:
-      return ChangeValue<float>(tensor, last, [](float& v) { v += 1000; });
+      return ChangeValue<float>(tensor, last,
+                                [](float& v) { v = std::abs(v) < 1e6F ? v + 1000 : 0; });
     case DType::kBf16:
       return ChangeValue<Bf16>(tensor, last, [](Bf16& v) { v = {0x4780}; });  // 65536
     case DType::kI8:
@@ -119,14 +151,87 @@ void Spoil(StoredTensor& tensor, bool last) {
   }
 }
 
-VectorFile MakeSwaFile(const ModelConfig& config, uint64_t seed,
-                       const std::vector<int64_t>& start_pos,
-                       const std::vector<int64_t>& tokens_per_step, int64_t steps) {
-  const auto weights = fixtures::MakeLayerFixture(config, AttentionKind::kSwa, seed);
-  const reference::Golden golden(config, AttentionKind::kSwa, weights.views());
+namespace {
+
+// Appends what one token adds to a file.
+class TokenWriter {
+ public:
+  TokenWriter(VectorFile& file, AttentionKind kind, const ModelConfig& config, std::string request)
+      : file_(file), kind_(kind), config_(config), request_(std::move(request)) {}
+
+  template <typename Values>
+  void Add(const char* tensor, const std::vector<int64_t>& shape, const Values& values) {
+    Append(file_, request_ + tensor, shape, values);
+  }
+
+  void AddToken(int32_t token, const reference::RopeRow& rope,
+                const reference::TokenResult& result) {
+    Add("tokens", {}, std::vector<int32_t>{token});
+    Add("rope_cos", {kRopePairs}, rope.cos);
+    Add("rope_sin", {kRopePairs}, rope.sin);
+    Add("kv", {kHeadDim}, result.kv);
+    Add("xn", {config_.hidden}, result.xn);
+    Add("attn_out", {config_.hidden}, result.attn_out);
+    if (kind_ != AttentionKind::kCsa) return;
+    Add("topk_idx", {config_.index_topk}, result.selection.idx);
+    Add("topk_score", {config_.index_topk}, result.selection.score);
+    Add("topk_next", {}, std::vector<float>{result.selection.next_score});
+  }
+
+  void AddProbe(int32_t token, const reference::TokenResult& result) {
+    Add("probe_tokens", {}, std::vector<int32_t>{token});
+    Add("x_mixed", {config_.hidden}, result.hc.x_mixed);
+    Add("post", {kHcStreams}, result.hc.post);
+    Add("comb", {kHcStreams, kHcStreams}, result.hc.comb);
+    Add("qr", {config_.q_rank}, result.qr.codes);
+    Add("qr_scale", {}, std::vector<float>{result.qr.scale});
+    Add("q", {config_.num_heads, kHeadDim}, result.q);
+    Add("heads", {config_.num_heads, kHeadDim}, result.heads);
+    Add("x_out", {kHcStreams, config_.hidden}, result.x_out);
+    if (kind_ != AttentionKind::kCsa) return;
+    Add("idx_q", {config_.num_index_heads, kIndexDim}, result.idx.codes);
+    Add("idx_q_scale", {config_.num_index_heads}, result.idx.scales);
+    Add("idx_weights", {config_.num_index_heads}, result.idx_weights);
+  }
+
+  void AddState(const reference::Decoder& decoder, int64_t position) {
+    const std::vector<float> state = decoder.StateAt(position);
+    Add("state_rows", {static_cast<int64_t>(state.size())}, state);
+    if (kind_ == AttentionKind::kCsa) {
+      Add("inner_state_rows", {4 * kIndexDim}, decoder.InnerStateAt(position));
+    }
+  }
+
+  void AddEvent(const reference::Decoder& decoder, int64_t position, int64_t row,
+                const reference::RopeRow& rope) {
+    Add("event_pos", {}, std::vector<int64_t>{position});
+    Add("event_rope_cos", {kRopePairs}, rope.cos);
+    Add("event_rope_sin", {kRopePairs}, rope.sin);
+    Add("cmp_rows", {kHeadDim}, decoder.CompressedAt(row));
+    if (kind_ != AttentionKind::kCsa) return;
+    const reference::Quantized key = decoder.IndexAt(row);
+    Add("idx_rows", {kIndexDim}, key.codes);
+    Add("idx_scales", {}, std::vector<float>{key.scale});
+  }
+
+ private:
+  VectorFile& file_;
+  AttentionKind kind_;
+  const ModelConfig& config_;
+  std::string request_;
+};
+
+}  // namespace
+
+VectorFile MakeLayerFile(const ModelConfig& config, AttentionKind kind, uint64_t seed,
+                         const std::vector<int64_t>& start_pos,
+                         const std::vector<int64_t>& tokens_per_step, int64_t steps) {
+  const auto weights = fixtures::MakeLayerFixture(config, kind, seed);
+  const reference::Golden golden(config, kind, weights.views());
+  const int64_t ratio = tools::RatioOf(kind);
   VectorFile file;
-  file.metadata = {{"kind", "swa"},
-                   {"ratio", "0"},
+  file.metadata = {{"kind", std::string(KindName(kind))},
+                   {"ratio", std::to_string(ratio)},
                    {"seed", std::to_string(seed)},
                    {"start_pos", nlohmann::json(start_pos).dump()},
                    {"tokens_per_step", nlohmann::json(tokens_per_step).dump()},
@@ -134,42 +239,55 @@ VectorFile MakeSwaFile(const ModelConfig& config, uint64_t seed,
   for (size_t r = 0; r < start_pos.size(); ++r) {
     const auto num_new = static_cast<int32_t>(tokens_per_step[r] * steps);
     if (num_new == 0) continue;
+    const std::string request = fmt::format("r{}.", r);
+    AddEventTensors(file, kind, request);
+    TokenWriter writer(file, kind, config, request);
     const std::set<int32_t> probes{0, num_new / 2, num_new - 1};
     const fixtures::RequestFixture fixture(config, seed, static_cast<int64_t>(r));
-    reference::SwaDecoder decoder(golden, start_pos[r]);
-    std::vector<Bf16> row(kHeadDim);
-    for (int64_t p = std::max<int64_t>(0, start_pos[r] - 127); p < start_pos[r]; ++p) {
-      fixture.KvRow(p, row);
-      decoder.SetHistory(p, row);
-    }
+    reference::Decoder decoder(golden, start_pos[r], reference::HistoryOf(fixture));
     std::vector<float> x(static_cast<size_t>(kHcStreams) * static_cast<size_t>(config.hidden));
     for (int32_t i = 0; i < num_new; ++i) {
       fixture.X(i, x);
-      reference::RopeRow rope = reference::RopeRowAt(AttentionKind::kSwa, start_pos[r] + i);
-      for (float& value : rope.cos) value = tools::ToFloat(tools::RoundToBf16(value));
-      for (float& value : rope.sin) value = tools::ToFloat(tools::RoundToBf16(value));
-      const reference::TokenResult token = decoder.Decode(x, rope);
-      const auto append = [&](const char* tensor, const std::vector<int64_t>& shape,
-                              const auto& values) {
-        Append(file, fmt::format("r{}.{}", r, tensor), shape, values);
-      };
-      append("tokens", {}, std::vector<int32_t>{i});
-      append("rope_cos", {kRopePairs}, rope.cos);
-      append("rope_sin", {kRopePairs}, rope.sin);
-      append("kv", {kHeadDim}, token.kv);
-      append("xn", {config.hidden}, token.xn);
-      append("attn_out", {config.hidden}, token.attn_out);
-      if (!probes.contains(i)) continue;
-      append("probe_tokens", {}, std::vector<int32_t>{i});
-      append("x_mixed", {config.hidden}, token.hc.x_mixed);
-      append("post", {kHcStreams}, token.hc.post);
-      append("comb", {kHcStreams, kHcStreams}, token.hc.comb);
-      append("qr", {config.q_rank}, token.qr.codes);
-      append("qr_scale", {}, std::vector<float>{token.qr.scale});
-      append("q", {config.num_heads, kHeadDim}, token.q);
-      append("heads", {config.num_heads, kHeadDim}, token.heads);
-      append("x_out", {kHcStreams, config.hidden}, token.x_out);
+      const int64_t position = start_pos[r] + i;
+      const reference::RopeRow rope = StoredRope(kind, position);
+      const bool event = ratio > 0 && (position + 1) % ratio == 0;
+      reference::RopeRow event_rope;
+      if (event) event_rope = StoredRope(kind, position / ratio * ratio);
+      const reference::TokenResult token = decoder.Decode(x, rope, event ? &event_rope : nullptr);
+      writer.AddToken(i, rope, token);
+      if (probes.contains(i)) writer.AddProbe(i, token);
+      if (event) writer.AddEvent(decoder, position, position / ratio, event_rope);
+      if (ratio > 0 && i >= num_new - 8) writer.AddState(decoder, position);
     }
+  }
+  return file;
+}
+
+VectorFile MakeIndexerFile(const ModelConfig& config, fixtures::IndexerValues values, uint64_t seed,
+                           const std::vector<int64_t>& candidates) {
+  const bool ties = values == fixtures::IndexerValues::kTies;
+  VectorFile file;
+  file.metadata = {{"kind", ties ? "indexer_ties" : "indexer"},
+                   {"seed", std::to_string(seed)},
+                   {"candidates", nlohmann::json(candidates).dump()}};
+  for (size_t c = 0; c < candidates.size(); ++c) {
+    const auto data =
+        fixtures::MakeIndexerFixture(config, seed, static_cast<int64_t>(c), candidates[c], values);
+    const reference::Selection selection = reference::TopK(
+        reference::Scores({data.q, data.q_scale}, data.weights, data.keys, data.key_scale),
+        config.index_topk);
+    const auto add = [&](const char* tensor, const auto& row) {
+      using T = std::decay_t<decltype(row[0])>;
+      StoredTensor& stored = file.tensors[fmt::format("c{}.{}", c, tensor)];
+      const auto bytes = std::as_bytes(std::span(row));
+      stored = {
+          fixtures::DTypeOf<T>(), {static_cast<int64_t>(row.size())}, {bytes.begin(), bytes.end()}};
+    };
+    add("topk_idx", selection.idx);
+    add("topk_score", selection.score);
+    if (ties || candidates[c] <= config.index_topk) continue;
+    const float last = selection.score.back();
+    add("gap", std::vector<float>{(last - selection.next_score) / std::abs(last)});
   }
   return file;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fixtures/formula.h"
 #include "fixtures/safetensors.h"
 #include "millipede/config.h"
 
@@ -33,10 +34,15 @@ struct VectorFile {
 // last.
 void Spoil(StoredTensor& tensor, bool last = false);
 
-// An SWA file with the golden's values. Probes are the first, the middle and the last new token.
-VectorFile MakeSwaFile(const ModelConfig& config, uint64_t seed,
-                       const std::vector<int64_t>& start_pos,
-                       const std::vector<int64_t>& tokens_per_step, int64_t steps);
+// A file of a layer with the golden's values. Probes are the first, the middle and the last new
+// token.
+VectorFile MakeLayerFile(const ModelConfig& config, AttentionKind kind, uint64_t seed,
+                         const std::vector<int64_t>& start_pos,
+                         const std::vector<int64_t>& tokens_per_step, int64_t steps);
+
+// A file of selections with the golden's values.
+VectorFile MakeIndexerFile(const ModelConfig& config, fixtures::IndexerValues values, uint64_t seed,
+                           const std::vector<int64_t>& candidates);
 
 }  // namespace millipede::testing
 

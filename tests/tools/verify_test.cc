@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -17,6 +20,7 @@
 namespace millipede::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -24,11 +28,11 @@ using ::testing::StartsWith;
 
 constexpr uint64_t kSeed = 3;
 
-// Weights and threads, made once for all files of one seed.
+// One kind's weights and threads, made once for all files of one seed.
 class Bench {
  public:
-  Bench()
-      : weights_(*tools::VectorWeights::Make(ModelConfig::Tiny(), AttentionKind::kSwa, kSeed)),
+  explicit Bench(AttentionKind kind)
+      : weights_(*tools::VectorWeights::Make(ModelConfig::Tiny(), kind, kSeed)),
         executor_(MakeSerialExecutor()),
         context_(*executor_),
         streams_{sink_, sink_},
@@ -72,28 +76,57 @@ class Bench {
   tools::Progress progress_;
 };
 
-class VerifyTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    bench_ = new Bench;
-    one_step_ = new VectorFile(bench_->OwnFile(
-        MakeSwaFile(ModelConfig::Tiny(), kSeed, {300, 7, 2, 126}, {4, 0, 1, 3}, 1)));
-    grow_ = new VectorFile(bench_->OwnFile(MakeSwaFile(ModelConfig::Tiny(), kSeed, {0}, {3}, 5)));
-  }
-  static void TearDownTestSuite() {
-    delete bench_;
-    delete one_step_;
-    delete grow_;
-  }
+// Starts of a file of one step for each kind, with blocks that end in it; CSA: the first request
+// has more candidates than it selects after its second token.
+std::vector<int64_t> StartPositions(AttentionKind kind) {
+  return {kind == AttentionKind::kCsa ? 2050 : 300, 7, 2, 126};
+}
+const std::vector<int64_t> kTokensPerStep = {4, 0, 1, 3};
 
-  static Bench* bench_;
-  static VectorFile* one_step_;
-  static VectorFile* grow_;
+VectorFile GoldenFile(AttentionKind kind) {
+  return MakeLayerFile(ModelConfig::Tiny(), kind, kSeed, StartPositions(kind), kTokensPerStep, 1);
+}
+
+// Good files of one kind.
+struct KindFiles {
+  explicit KindFiles(AttentionKind kind)
+      : bench(kind),
+        one_step(bench.OwnFile(GoldenFile(kind))),
+        grow(bench.OwnFile(MakeLayerFile(ModelConfig::Tiny(), kind, kSeed,
+                                         {kind == AttentionKind::kHca ? 120 : 0}, {3}, 5))) {}
+
+  std::vector<VectorFile*> files() { return {&one_step, &grow}; }
+
+  Bench bench;
+  VectorFile one_step;
+  VectorFile grow;
 };
 
-Bench* VerifyTest::bench_ = nullptr;
-VectorFile* VerifyTest::one_step_ = nullptr;
-VectorFile* VerifyTest::grow_ = nullptr;
+constexpr AttentionKind kKinds[] = {AttentionKind::kSwa, AttentionKind::kHca, AttentionKind::kCsa};
+
+// Made when a test first needs them, and kept for all others of this process.
+KindFiles& FilesOf(AttentionKind kind) {
+  static std::map<AttentionKind, std::unique_ptr<KindFiles>> files;
+  auto& entry = files[kind];
+  if (!entry) entry = std::make_unique<KindFiles>(kind);
+  return *entry;
+}
+
+class VerifyTest : public ::testing::TestWithParam<AttentionKind> {
+ protected:
+  Bench& bench() { return FilesOf(GetParam()).bench; }
+  const VectorFile& one_step() { return FilesOf(GetParam()).one_step; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, VerifyTest, ::testing::ValuesIn(kKinds),
+                         [](const auto& step) { return std::string(KindName(step.param)); });
+
+// Tests of what does not depend on the kind.
+class SwaVerifyTest : public ::testing::Test {
+ protected:
+  static Bench& bench() { return FilesOf(AttentionKind::kSwa).bench; }
+  static const VectorFile& one_step() { return FilesOf(AttentionKind::kSwa).one_step; }
+};
 
 // True if a problem or a violation speaks of the tensor.
 bool Names(const tools::FileReport& report, const std::string& tensor) {
@@ -109,34 +142,34 @@ bool Names(const tools::FileReport& report, const std::string& tensor) {
   return false;
 }
 
-TEST_F(VerifyTest, OwnValuesHold) {
-  for (const VectorFile* file : {one_step_, grow_}) {
-    const tools::FileReport report = bench_->Verify(*file);
+TEST_P(VerifyTest, OwnValuesHold) {
+  for (const VectorFile* file : FilesOf(GetParam()).files()) {
+    const tools::FileReport report = bench().Verify(*file);
     EXPECT_TRUE(report.ok()) << report.Text();
     EXPECT_GT(report.rules.num_values(), 0);
   }
 }
 
-TEST_F(VerifyTest, TheDumpHasTheSameTensors) {
-  const VectorFile golden =
-      MakeSwaFile(ModelConfig::Tiny(), kSeed, {300, 7, 2, 126}, {4, 0, 1, 3}, 1);
-  ASSERT_EQ(golden.tensors.size(), one_step_->tensors.size());
-  EXPECT_EQ(golden.metadata, one_step_->metadata);
+TEST_P(VerifyTest, TheDumpHasTheSameTensors) {
+  const VectorFile golden = GoldenFile(GetParam());
+  ASSERT_EQ(golden.tensors.size(), one_step().tensors.size());
+  EXPECT_EQ(golden.metadata, one_step().metadata);
   for (const auto& [name, tensor] : golden.tensors) {
-    ASSERT_TRUE(one_step_->tensors.contains(name)) << name;
-    EXPECT_EQ(tensor.shape, one_step_->tensors.at(name).shape) << name;
-    EXPECT_EQ(tensor.dtype, one_step_->tensors.at(name).dtype) << name;
+    ASSERT_TRUE(one_step().tensors.contains(name)) << name;
+    EXPECT_EQ(tensor.shape, one_step().tensors.at(name).shape) << name;
+    EXPECT_EQ(tensor.dtype, one_step().tensors.at(name).dtype) << name;
   }
 }
 
 // One spoilt value in any tensor fails the file, and the report says which tensor it was.
-TEST_F(VerifyTest, EveryTensorIsChecked) {
-  for (const VectorFile* good : {one_step_, grow_}) {
+TEST_P(VerifyTest, EveryTensorIsChecked) {
+  for (const VectorFile* good : FilesOf(GetParam()).files()) {
     for (const auto& item : good->tensors) {
+      if (item.second.bytes.empty()) continue;
       for (const bool last : {false, true}) {
         VectorFile spoilt = *good;
         Spoil(spoilt.tensors[item.first], last);
-        const tools::FileReport report = bench_->Verify(spoilt);
+        const tools::FileReport report = bench().Verify(spoilt);
         EXPECT_FALSE(report.ok()) << item.first;
         EXPECT_TRUE(Names(report, item.first)) << item.first << "\n" << report.Text();
       }
@@ -144,54 +177,88 @@ TEST_F(VerifyTest, EveryTensorIsChecked) {
   }
 }
 
-TEST_F(VerifyTest, NanFailsWhereverItStands) {
-  for (const auto& item : one_step_->tensors) {
-    VectorFile spoilt = *one_step_;
+TEST_P(VerifyTest, NanFailsWhereverItStands) {
+  for (const auto& item : one_step().tensors) {
+    VectorFile spoilt = one_step();
     StoredTensor& tensor = spoilt.tensors[item.first];
     if (tensor.dtype != fixtures::DType::kF32 && tensor.dtype != fixtures::DType::kBf16) continue;
+    if (tensor.bytes.empty()) continue;
     tensor.bytes[tensor.bytes.size() - 1] = std::byte{0x7F};
     tensor.bytes[tensor.bytes.size() - 2] = std::byte{0xC0};
-    EXPECT_FALSE(bench_->Verify(spoilt).ok()) << item.first;
+    EXPECT_FALSE(bench().Verify(spoilt).ok()) << item.first;
   }
 }
 
-TEST_F(VerifyTest, EveryTensorIsRequired) {
-  for (const auto& item : one_step_->tensors) {
-    VectorFile lacking = *one_step_;
+TEST_P(VerifyTest, EveryTensorIsRequired) {
+  for (const auto& item : one_step().tensors) {
+    VectorFile lacking = one_step();
     lacking.tensors.erase(item.first);
-    const tools::FileReport report = bench_->Verify(lacking);
+    const tools::FileReport report = bench().Verify(lacking);
     EXPECT_FALSE(report.ok());
     EXPECT_THAT(report.problems, Contains(StartsWith(item.first + ": missing")));
   }
 }
 
-TEST_F(VerifyTest, ShapesAndTypesAreCompared) {
-  for (const auto& item : one_step_->tensors) {
-    VectorFile longer = *one_step_;
+TEST_P(VerifyTest, ShapesAndTypesAreCompared) {
+  for (const auto& item : one_step().tensors) {
+    if (item.second.bytes.empty()) continue;
+    VectorFile longer = one_step();
     StoredTensor& tensor = longer.tensors[item.first];
     const size_t row_bytes = tensor.bytes.size() / static_cast<size_t>(tensor.shape[0]);
     tensor.shape[0] += 1;
     tensor.bytes.resize(tensor.bytes.size() + row_bytes);
-    EXPECT_FALSE(bench_->Verify(longer).ok()) << item.first;
+    EXPECT_FALSE(bench().Verify(longer).ok()) << item.first;
 
-    VectorFile other = *one_step_;
+    VectorFile other = one_step();
     StoredTensor& typed = other.tensors[item.first];
     typed.dtype = fixtures::DType::kI8;
     typed.shape = {static_cast<int64_t>(typed.bytes.size())};
-    EXPECT_TRUE(Names(bench_->Verify(other), item.first)) << item.first;
+    EXPECT_TRUE(Names(bench().Verify(other), item.first)) << item.first;
   }
 }
 
-TEST_F(VerifyTest, UnknownTensorsFail) {
+// Attention is given stored selections: none that it would refuse gets that far.
+TEST(CsaVerifyTest, SelectionsMustMakeSense) {
+  KindFiles& files = FilesOf(AttentionKind::kCsa);
+  const auto spoil = [&](const char* tensor, size_t place, int32_t row) {
+    VectorFile spoilt = files.one_step;
+    std::memcpy(spoilt.tensors[tensor].bytes.data() + place * sizeof(row), &row, sizeof(row));
+    const tools::FileReport report = files.bench.Verify(spoilt);
+    EXPECT_THAT(report.problems, Contains(AllOf(StartsWith(tensor), HasSubstr("not a selection"))))
+        << place << " " << row;
+  };
+  // r0 selects 512 rows of 512 and 513 visible ones; r2 sees none; r3 sees 31 and 32.
+  for (const int32_t row : {-1, -2, 513, 1 << 30}) spoil("r0.topk_idx", 100, row);
+  int32_t first = 0;
+  std::memcpy(&first, files.one_step.tensors.at("r0.topk_idx").bytes.data(), sizeof(first));
+  spoil("r0.topk_idx", 100, first);  // twice
+  spoil("r2.topk_idx", 0, 0);
+  spoil("r3.topk_idx", 31, 31);  // its first token sees rows 0 to 30
+  spoil("r3.topk_idx", 40, 5);   // behind the padding
+}
+
+TEST(CsaVerifyTest, StateRowsOfAFileOfOneStepAreAllStored) {
+  for (const AttentionKind kind : {AttentionKind::kHca, AttentionKind::kCsa}) {
+    KindFiles& files = FilesOf(kind);
+    VectorFile wide = files.one_step;
+    wide.metadata["tokens_per_step"] = "[9,0,1,3]";
+    EXPECT_TRUE(Names(files.bench.Verify(wide), "tokens_per_step[0]: 9"));
+    VectorFile other = files.one_step;
+    other.metadata["ratio"] = "32";
+    EXPECT_TRUE(Names(files.bench.Verify(other), "ratio: 32"));
+  }
+}
+
+TEST_F(SwaVerifyTest, UnknownTensorsFail) {
   for (const char* name : {"r0.extra", "r1.kv", "r4.kv", "kv", "r0.kv2"}) {
-    VectorFile more = *one_step_;
+    VectorFile more = one_step();
     more.tensors[name] = more.tensors.at("r0.kv");
-    const tools::FileReport report = bench_->Verify(more);
+    const tools::FileReport report = bench().Verify(more);
     EXPECT_THAT(report.problems, Contains(StartsWith(std::string(name) + ": unknown tensor")));
   }
 }
 
-TEST_F(VerifyTest, TokenListsMustMakeSense) {
+TEST_F(SwaVerifyTest, TokenListsMustMakeSense) {
   const auto set = [](StoredTensor& tensor, std::vector<int32_t> tokens) {
     tensor.shape = {static_cast<int64_t>(tokens.size())};
     const auto bytes = std::as_bytes(std::span(tokens));
@@ -203,26 +270,26 @@ TEST_F(VerifyTest, TokenListsMustMakeSense) {
                                              {0, 2, 1, 3},
                                              {0, 1, 2, 4},
                                              {0, 1, 2}}) {
-    VectorFile spoilt = *one_step_;
+    VectorFile spoilt = one_step();
     set(spoilt.tensors["r0.tokens"], tokens);
-    EXPECT_TRUE(Names(bench_->Verify(spoilt), "r0.tokens"));
+    EXPECT_TRUE(Names(bench().Verify(spoilt), "r0.tokens"));
   }
-  VectorFile moved = *one_step_;
+  VectorFile moved = one_step();
   set(moved.tensors["r0.probe_tokens"], {0, 1, 3});  // 2 is what is stored
-  const tools::FileReport report = bench_->Verify(moved);
+  const tools::FileReport report = bench().Verify(moved);
   EXPECT_FALSE(report.ok());
   EXPECT_TRUE(Names(report, "r0.x_mixed token 1")) << report.Text();
 }
 
-TEST_F(VerifyTest, MetadataMustMakeSense) {
+TEST_F(SwaVerifyTest, MetadataMustMakeSense) {
   const auto expect_problem = [](const char* key, std::optional<std::string> value) {
-    VectorFile spoilt = *one_step_;
+    VectorFile spoilt = one_step();
     if (value) {
       spoilt.metadata[key] = *value;
     } else {
       spoilt.metadata.erase(key);
     }
-    const tools::FileReport report = bench_->Verify(spoilt);
+    const tools::FileReport report = bench().Verify(spoilt);
     EXPECT_FALSE(report.ok()) << key;
     EXPECT_TRUE(Names(report, key)) << key << "\n" << report.Text();
   };
@@ -240,20 +307,20 @@ TEST_F(VerifyTest, MetadataMustMakeSense) {
   expect_problem("tokens_per_step", "[4611686018427387904,0,1,3]");
 }
 
-TEST_F(VerifyTest, NothingToCheckFails) {
-  VectorFile idle = *one_step_;
+TEST_F(SwaVerifyTest, NothingToCheckFails) {
+  VectorFile idle = one_step();
   idle.metadata["tokens_per_step"] = "[0,0,0,0]";
   idle.tensors.clear();
-  const tools::FileReport report = bench_->Verify(idle);
+  const tools::FileReport report = bench().Verify(idle);
   EXPECT_FALSE(report.ok());
   EXPECT_THAT(report.problems, Contains(HasSubstr("nothing to check")));
 }
 
-TEST_F(VerifyTest, OtherHistoryFails) {
+TEST_F(SwaVerifyTest, OtherHistoryFails) {
   for (const char* start : {"[301,7,2,126]", "[300,7,3,126]"}) {
-    VectorFile moved = *one_step_;
+    VectorFile moved = one_step();
     moved.metadata["start_pos"] = start;
-    EXPECT_FALSE(bench_->Verify(moved).ok()) << start;
+    EXPECT_FALSE(bench().Verify(moved).ok()) << start;
   }
 }
 
@@ -272,9 +339,9 @@ TEST(VerifyCommandTest, FoldersAreReadForVectorFilesOnly) {
   EXPECT_THAT(RunWords({"verify", folder.path()}).out, HasSubstr("nothing was checked"));
 }
 
-TEST(VerifyCommandTest, KindsThatAreNotBuiltFailTheirFile) {
+TEST(VerifyCommandTest, UnknownKindsFailTheirFile) {
   const TemporaryFolder folder;
-  for (const char* kind : {"hca", "csa", "indexer", "indexer_ties"}) {
+  for (const char* kind : {"mla", "indexers", "CSA"}) {
     VectorFile file;
     file.metadata = {{"kind", kind}};
     file.tensors["r0.tokens"] = {fixtures::DType::kI32, {1}, std::vector<std::byte>(4)};
@@ -282,10 +349,10 @@ TEST(VerifyCommandTest, KindsThatAreNotBuiltFailTheirFile) {
   }
   const CommandResult result = RunWords({"verify", folder.path()});
   EXPECT_EQ(result.exit_code, tools::kExitViolation);
-  for (const char* kind : {"hca", "csa", "indexer", "indexer_ties"}) {
-    EXPECT_THAT(result.out, HasSubstr(std::string("kind: ") + kind + " is not built yet"));
+  for (const char* kind : {"mla", "indexers", "CSA"}) {
+    EXPECT_THAT(result.out, HasSubstr(std::string("kind: ") + kind + "; allowed: swa, hca, csa"));
   }
-  EXPECT_THAT(result.out, HasSubstr("0 of 4 files hold"));
+  EXPECT_THAT(result.out, HasSubstr("0 of 3 files hold"));
 }
 
 TEST(VerifyCommandTest, MalformedFilesFailWithTheReason) {
