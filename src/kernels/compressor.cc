@@ -17,8 +17,7 @@ void AddRow(const AddRowArgs& args) {
   const hn::ScalableTag<float> d;
   const auto n = static_cast<size_t>(args.num_values);
   for (size_t i = 0; i < n; i += hn::Lanes(d)) {
-    StoreUpTo(d,
-              hn::Add(LoadUpTo(d, args.row + i, n - i), LoadUpTo(d, args.addend + i, n - i)),
+    StoreUpTo(d, hn::Add(LoadUpTo(d, args.row + i, n - i), LoadUpTo(d, args.addend + i, n - i)),
               args.row + i, n - i);
   }
 }

@@ -24,10 +24,10 @@ namespace {
 Status CheckCompressor(const ModelConfig& config, AttentionKind kind,
                        const CompressorWeights& weights) {
   const int64_t lanes = weights.wkv.num_outputs();
-  const bool known =
-      kind == AttentionKind::kHca
-          ? lanes == kHeadDim
-          : kind == AttentionKind::kCsa && (lanes == 2 * kHeadDim || lanes == 2 * kIndexDim);
+  const bool known = kind == AttentionKind::kHca
+                         ? lanes == kHeadDim
+                         : kind == AttentionKind::kCsa &&
+                               (lanes == int64_t{2} * kHeadDim || lanes == int64_t{2} * kIndexDim);
   if (!known) {
     return MakeError(ErrorCode::kShapeMismatch, "weights.wkv", "{} outputs; allowed: those of {}",
                      lanes, KindName(kind));
@@ -159,7 +159,7 @@ Status Compress(Context& context, const ModelConfig& config, const Plan& plan,
                           .pool = inputs.state,
                           .new_rows = inputs.new_state,
                           .sources = work.event_sources.data(),
-                          .num_sources = csa ? 2 * kCsaRatio : kHcaRatio,
+                          .num_sources = csa ? int64_t{2} * kCsaRatio : kHcaRatio,
                           .width = kHeadDim,
                           .overlap = csa};
   const PoolKind main_kind = csa ? PoolKind::kCsaMain : PoolKind::kHcaMain;
@@ -196,7 +196,7 @@ Status CompressIndex(Context& context, const ModelConfig& config, const Plan& pl
                           .pool = inputs.state,
                           .new_rows = inputs.new_state,
                           .sources = work.inner_event_sources.data(),
-                          .num_sources = 2 * kCsaRatio,
+                          .num_sources = int64_t{2} * kCsaRatio,
                           .width = kIndexDim,
                           .overlap = true};
   MILLIPEDE_RETURN_IF_ERROR(

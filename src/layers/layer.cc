@@ -160,7 +160,7 @@ Status PackIndexer(const ModelConfig& config, const LayerWeights& weights, Index
   return PackCompressor(config,
                         {"idx_cmp", weights.idx_cmp_wkv, weights.idx_cmp_wgate, weights.idx_cmp_ape,
                          weights.idx_cmp_norm},
-                        kCsaRatio, 2 * kIndexDim, kIndexDim, to.compressor);
+                        kCsaRatio, int64_t{2} * kIndexDim, kIndexDim, to.compressor);
 }
 
 // The pools that a kind's layer reads and writes beside the raw one.
@@ -233,7 +233,8 @@ Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
     const bool csa = kind == AttentionKind::kCsa;
     MILLIPEDE_RETURN_IF_ERROR(PackCompressor(
         config, {"cmp", weights.cmp_wkv, weights.cmp_wgate, weights.cmp_ape, weights.cmp_norm},
-        csa ? kCsaRatio : kHcaRatio, csa ? 2 * kHeadDim : kHeadDim, kHeadDim, state->compressor));
+        csa ? kCsaRatio : kHcaRatio, csa ? int64_t{2} * kHeadDim : kHeadDim, kHeadDim,
+        state->compressor));
     if (csa) MILLIPEDE_RETURN_IF_ERROR(PackIndexer(config, weights, state->indexer));
   }
   return Layer(std::move(state));
