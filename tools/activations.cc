@@ -43,7 +43,7 @@ Activations::Activations(const ModelConfig& model, AttentionKind attention, int6
   const int64_t head_lanes = int64_t{model.num_heads} * kHeadDim;
   make(x_mixed, tokens, hidden, kNanBf16);
   make(post, tokens, kHcStreams, kNan);
-  make(comb, tokens, kHcStreams * kHcStreams, kNan);
+  make(comb, tokens, int64_t{kHcStreams} * kHcStreams, kNan);
   make(xn, tokens, hidden, kNanBf16);
   make(qr, tokens, model.q_rank, kNoCode);
   make(qr_scale, tokens, 1, kNan);

@@ -11,7 +11,6 @@ namespace millipede::tools {
 namespace {
 
 using reference::Values;
-using reference::Verdict;
 
 constexpr int64_t kNothing = -1;
 

@@ -32,6 +32,7 @@ std::string EventName(const StepEvent& event);
 template <typename T>
 std::vector<const T*> Pointers(const std::vector<std::vector<T>>& rows) {
   std::vector<const T*> pointers;
+  pointers.reserve(rows.size());
   for (const auto& row : rows) pointers.push_back(row.empty() ? nullptr : row.data());
   return pointers;
 }

@@ -109,7 +109,7 @@ std::vector<std::vector<float>> StepRows::BlockState(int64_t r, int64_t row) con
 }
 
 std::vector<std::vector<float>> StepRows::BlockInnerState(int64_t r, int64_t row) const {
-  return Block(r, row, record_.values.inner_state, 4 * kIndexDim,
+  return Block(r, row, record_.values.inner_state, int64_t{4} * kIndexDim,
                [](const auto& history, int64_t p, std::vector<float>& values) {
                  history.InnerStateRow(p, values);
                });

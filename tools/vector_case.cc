@@ -31,9 +31,9 @@ Shape CombDims(const ModelConfig& /*config*/) { return {kHcStreams, kHcStreams};
 Shape HiddenDims(const ModelConfig& config) { return {config.hidden}; }
 Shape LatentDims(const ModelConfig& config) { return {config.q_rank}; }
 Shape AllHeadsDims(const ModelConfig& config) { return {config.num_heads, kHeadDim}; }
-Shape HcaStateDims(const ModelConfig& /*config*/) { return {2 * kHeadDim}; }
-Shape CsaStateDims(const ModelConfig& /*config*/) { return {4 * kHeadDim}; }
-Shape InnerStateDims(const ModelConfig& /*config*/) { return {4 * kIndexDim}; }
+Shape HcaStateDims(const ModelConfig& /*config*/) { return {int64_t{2} * kHeadDim}; }
+Shape CsaStateDims(const ModelConfig& /*config*/) { return {int64_t{4} * kHeadDim}; }
+Shape InnerStateDims(const ModelConfig& /*config*/) { return {int64_t{4} * kIndexDim}; }
 Shape IndexDims(const ModelConfig& /*config*/) { return {kIndexDim}; }
 Shape IndexHeadsDims(const ModelConfig& config) { return {config.num_index_heads}; }
 Shape IndexQueryDims(const ModelConfig& config) { return {config.num_index_heads, kIndexDim}; }

@@ -16,7 +16,6 @@
 namespace millipede::tools {
 namespace {
 
-using fixtures::DType;
 using fixtures::SafetensorsFile;
 
 // A probe token: which request's, and its place in the step that all requests' new tokens make.
@@ -199,7 +198,7 @@ class Stages {
                  CompressFrom(pools.state, state, weights_.compressor, state_width), pools.main);
     if (!status) return status;
     if (vectors_.kind == AttentionKind::kCsa) {
-      constexpr int64_t kInnerWidth = 4 * kIndexDim;
+      constexpr int64_t kInnerWidth = int64_t{4} * kIndexDim;
       status = ProjectRows(weights_.indexer.compressor, xn, made.inner_state);
       if (!status) return status;
       KeepStepRows("inner_state_rows", TensorRows::kLast, made.inner_state, kInnerWidth);
