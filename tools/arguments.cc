@@ -166,6 +166,13 @@ Result<StepArguments> ParseStepArguments(const StepWords& words) {
     arguments.seq = *seq;
   }
 
+  if (words.weight_sets) {
+    const auto num_layers = static_cast<int64_t>(arguments.config.layer_ratios.size());
+    auto sets = ParseInteger("--weight-sets", *words.weight_sets, 1, num_layers);
+    if (!sets) return ErrorOf(sets);
+    arguments.weight_sets = *sets;
+  }
+
   auto json = ParseJsonPath(words.json);
   if (!json) return ErrorOf(json);
   arguments.json = *std::move(json);

@@ -1,4 +1,4 @@
-// The arguments that decode and plan share: as given, and as checked.
+// The arguments that decode, plan and stack share: as given, and as checked.
 #ifndef MILLIPEDE_TOOLS_ARGUMENTS_H_
 #define MILLIPEDE_TOOLS_ARGUMENTS_H_
 
@@ -25,6 +25,7 @@ struct StepWords {
   std::optional<std::string> threads;
   std::optional<std::string> max_context;
   std::optional<std::string> json;
+  std::optional<std::string> weight_sets;
   bool check = false;
   bool output_only = false;
 };
@@ -40,7 +41,8 @@ struct StepArguments {
   std::vector<int64_t> start_pos;  // [batch]; empty with output_only
   bool check = false;
   bool output_only = false;
-  std::string json;  // a path, "-" for standard output, empty for none
+  std::string json;         // a path, "-" for standard output, empty for none
+  int64_t weight_sets = 1;  // stack: different weights that the layers of a kind take by turns
 
   int64_t num_tokens() const { return batch * seq; }
 };

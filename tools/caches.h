@@ -73,6 +73,7 @@ struct CacheRecord {
   std::vector<int64_t> start_pos;   // [requests] positions before the step
   std::vector<int64_t> num_tokens;  // [requests] new tokens, all accepted
   std::vector<CacheEnds> ends;      // [requests] after commit
+  bool is_last_commit = true;       // of the plan's layers: it moves positions and ends
 
   PoolRecord& pool(PoolKind pool_kind);
   const PoolRecord& pool(PoolKind pool_kind) const;

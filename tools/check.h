@@ -47,8 +47,8 @@ std::string CoverageOf(const StepRecord& record);
 
 // The rules of the caches: run writes the rows of its events and nothing else; commit writes the
 // rows of the accepted positions (of more than a ring holds, the last), bit for bit those of the
-// overlay, and nothing else; every request and every list ends at its new place. All rows of all
-// pools are compared, nobody's included.
+// overlay, and nothing else; every request and every list ends at its new place, which is the old
+// one until the plan's last layer commits. All rows of all pools are compared, nobody's included.
 RuleTable CheckCaches(const CacheRecord& caches, const Activations& values,
                       const StepInputs& inputs);
 

@@ -33,9 +33,20 @@ void PrintError(const Streams& streams, const std::string& command, std::string 
   streams.err << command << ": " << message << '\n' << std::flush;
 }
 
-void AddStepOptions(CLI::App& app, StepWords& words) {
+constexpr const char* kAllJson =
+    "Write all that is printed to this file as JSON; - is standard output, which\n"
+    "then holds nothing else";
+
+void AddJson(CLI::App& app, StepWords& words, const char* help) {
+  app.add_option("--json", words.json, help)->type_name("FILE");
+}
+
+void AddAttention(CLI::App& app, StepWords& words) {
   app.add_option("--attention", words.attention, "Attention kind: swa (the default), hca or csa")
       ->type_name("KIND");
+}
+
+void AddStepOptions(CLI::App& app, StepWords& words) {
   app.add_option("--start-pos", words.start_pos,
                  "Position of the first new token, which is the length of the history: one number\n"
                  "for every request, or a comma list with one per request. 0 to the ceiling - 1")
@@ -58,6 +69,7 @@ void AddStepOptions(CLI::App& app, StepWords& words) {
 }
 
 void AddDecode(CLI::App& app, StepWords& words) {
+  AddAttention(app, words);
   AddStepOptions(app, words);
   app.add_flag("--check", words.check,
                "Judge every value against the golden, stage by stage and end to end (flash and\n"
@@ -66,21 +78,35 @@ void AddDecode(CLI::App& app, StepWords& words) {
   app.add_flag("--output-only", words.output_only,
                "Run the output half alone (output projection and hyper-connection) on heads made\n"
                "by formula, --batch times --seq tokens; refuses --start-pos");
-  app.add_option("--json", words.json,
-                 "Write all that is printed to this file as JSON; - is standard output, which\n"
-                 "then holds nothing else")
-      ->type_name("FILE");
+  AddJson(app, words, kAllJson);
   app.footer(std::string("Makes one layer's weights and the requests' histories by formula, then "
                          "plans, runs and\ncommits one step.\n\n") +
              kExitCodes);
 }
 
-void AddPlan(CLI::App& app, StepWords& words) {
+void AddStack(CLI::App& app, StepWords& words) {
   AddStepOptions(app, words);
-  app.add_option("--json", words.json,
-                 "Write the plan to this file as JSON; - is standard output, which then holds\n"
-                 "nothing else")
-      ->type_name("FILE");
+  app.add_option("--weight-sets", words.weight_sets,
+                 "Different weights that the layers of each kind take by turns (1 by default:\n"
+                 "they share theirs), to the number of layers")
+      ->type_name("N");
+  app.add_flag("--check", words.check,
+               "Judge every layer against the golden, fed the same streams, and its caches bit\n"
+               "for bit; exit 1 on a violation");
+  AddJson(app, words, kAllJson);
+  app.footer(
+      std::string("Runs the attention layers of the whole model in order on one set of "
+                  "requests: one plan per\nkind, each layer with pools and an overlay of its "
+                  "own.\n\n") +
+      kExitCodes);
+}
+
+void AddPlan(CLI::App& app, StepWords& words) {
+  AddAttention(app, words);
+  AddStepOptions(app, words);
+  AddJson(app, words,
+          "Write the plan to this file as JSON; - is standard output, which then holds\n"
+          "nothing else");
   app.footer(std::string("Prints the work that decode would do with the same arguments. Makes no "
                          "weights and runs\nnothing.\n\n") +
              kExitCodes);
@@ -96,10 +122,7 @@ void AddVerify(CLI::App& app, CommandLine& line) {
       ->type_name("DIR");
   app.add_option("--threads", line.step.threads, "Threads, 1 to 1024 (by default: all)")
       ->type_name("N");
-  app.add_option("--json", line.step.json,
-                 "Write all that is printed to this file as JSON; - is standard output, which\n"
-                 "then holds nothing else")
-      ->type_name("FILE");
+  AddJson(app, line.step, kAllJson);
   app.footer(std::string("Decodes what each file describes and compares every tensor in it. Fails "
                          "on a violated rule,\nan unknown, missing or unchecked tensor, and when "
                          "nothing was checked.\n\n") +
@@ -134,18 +157,20 @@ Result<int> RunVerify(const CommandLine& line, const Streams& streams) {
 
 int Run(const std::vector<std::string>& words, const Streams& streams) {
   CommandLine line;
-  CLI::App app("Exact decode attention over paged, ragged caches: one layer at a time",
-               "millipede");
+  CLI::App app("Exact decode attention over paged, ragged caches", "millipede");
   app.set_version_flag("--version", std::string("millipede ") + MILLIPEDE_VERSION);
   app.require_subcommand(0, 1);
   app.allow_extras();
   CLI::App* decode = app.add_subcommand("decode", "Plan, run and commit one decode step");
+  CLI::App* stack =
+      app.add_subcommand("stack", "Plan, run and commit one step of all layers of a model");
   CLI::App* plan = app.add_subcommand("plan", "Print the work of a step without running it");
   CLI::App* verify = app.add_subcommand("verify", "Compare the library with files of test vectors");
   AddDecode(*decode, line.step);
+  AddStack(*stack, line.step);
   AddPlan(*plan, line.step);
   AddVerify(*verify, line);
-  for (CLI::App* command : {decode, plan, verify}) command->allow_extras();
+  for (CLI::App* command : {decode, stack, plan, verify}) command->allow_extras();
   app.footer("'millipede COMMAND --help' says more.");
 
   std::string name = "millipede";
@@ -167,7 +192,7 @@ int Run(const std::vector<std::string>& words, const Streams& streams) {
   const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
   if (commands.empty()) {
     const auto error = BadValue("command", extras.empty() ? "missing" : extras.front(),
-                                "decode, plan or verify (see millipede --help)");
+                                "decode, stack, plan or verify (see millipede --help)");
     return refuse(error.value());
   }
   const CLI::App* command = commands.front();
@@ -183,6 +208,8 @@ int Run(const std::vector<std::string>& words, const Streams& streams) {
     result = RunVerify(line, streams);
   } else if (command == plan) {
     result = RunStep(ShowPlan, line.step, streams);
+  } else if (command == stack) {
+    result = RunStep(Stack, line.step, streams);
   } else {
     result = RunStep(line.step.output_only ? DecodeOutputOnly : Decode, line.step, streams);
   }

@@ -22,10 +22,14 @@ struct VerifyArguments {
 // Each returns the exit code, or the error of an argument that only the work could find.
 Result<int> Decode(const StepArguments& arguments, const Streams& streams);
 Result<int> DecodeOutputOnly(const StepArguments& arguments, const Streams& streams);
+Result<int> Stack(const StepArguments& arguments, const Streams& streams);
 Result<int> ShowPlan(const StepArguments& arguments, const Streams& streams);
 Result<int> Verify(const VerifyArguments& arguments, const Streams& streams);
 
-// kInvalidArgument if `bytes` are more than the machine's memory; `what` is what needs them.
+// Bytes of the buffers a step needs per token, roughly and from below.
+int64_t BytesPerToken(const StepArguments& arguments);
+
+// kInvalidArgument if `bytes` are more than the machine's memory.
 Status CheckMemory(const StepArguments& arguments, int64_t bytes);
 
 }  // namespace millipede::tools

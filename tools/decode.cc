@@ -13,15 +13,6 @@
 namespace millipede::tools {
 namespace {
 
-// Bytes of the buffers a step needs per token, roughly and from below.
-int64_t BytesPerToken(const StepArguments& arguments) {
-  const ModelConfig& config = arguments.config;
-  const int64_t streams = 2 * int64_t{kHcStreams} * config.hidden * 4;  // x and x_out
-  const int64_t heads = 2 * int64_t{config.num_heads} * kHeadDim * 2;   // q and heads
-  const int64_t sources = int64_t{kWindowRows} * 4;
-  return streams + heads * (arguments.check ? 2 : 1) + sources;
-}
-
 Result<int> Finish(const DecodeReport& report, bool holds, JsonOutput& json,
                    const Streams& streams) {
   if (!json.to_stdout()) streams.out << report.Text();
@@ -31,6 +22,14 @@ Result<int> Finish(const DecodeReport& report, bool holds, JsonOutput& json,
 }
 
 }  // namespace
+
+int64_t BytesPerToken(const StepArguments& arguments) {
+  const ModelConfig& config = arguments.config;
+  const int64_t streams = 2 * int64_t{kHcStreams} * config.hidden * 4;  // x and x_out
+  const int64_t heads = 2 * int64_t{config.num_heads} * kHeadDim * 2;   // q and heads
+  const int64_t sources = int64_t{kWindowRows} * 4;
+  return streams + heads * (arguments.check ? 2 : 1) + sources;
+}
 
 Status CheckMemory(const StepArguments& arguments, int64_t bytes) {
   const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);

@@ -28,12 +28,6 @@ constexpr WorkCount kWorkCounts[] = {{"tokens", &RequestWork::tokens},
                                      {"leaves", &RequestWork::leaves},
                                      {"merges", &RequestWork::merges}};
 
-nlohmann::json WorkJson(const RequestWork& work) {
-  nlohmann::json json = nlohmann::json::object();
-  for (const WorkCount& item : kWorkCounts) json[item.name] = work.*item.count;
-  return json;
-}
-
 // Columns of the table of requests.
 struct Column {
   const char* title;
@@ -223,18 +217,34 @@ nlohmann::json DecodeReport::Json() const {
       json["requests"].push_back(std::move(request));
     }
   }
-  json["phases"] = nlohmann::json::array();
-  for (const Phase& phase : phases) {
-    json["phases"].push_back({{"name", phase.name}, {"ms", Ms(phase.seconds)}});
-  }
-  json["regions"] = nlohmann::json::array();
-  for (const RegionStats& region : regions) {
-    json["regions"].push_back({{"name", region.name},
-                               {"calls", region.num_calls},
-                               {"items", region.num_items},
-                               {"ms", Ms(region.seconds)}});
-  }
+  json["phases"] = PhasesJson(phases);
+  json["regions"] = RegionsJson(regions);
   if (check) json["check"] = CheckJson(*check, coverage);
+  return json;
+}
+
+nlohmann::json WorkJson(const RequestWork& work) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const WorkCount& item : kWorkCounts) json[item.name] = work.*item.count;
+  return json;
+}
+
+nlohmann::json PhasesJson(const std::vector<Phase>& phases) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const Phase& phase : phases) {
+    json.push_back({{"name", phase.name}, {"ms", Ms(phase.seconds)}});
+  }
+  return json;
+}
+
+nlohmann::json RegionsJson(const std::vector<RegionStats>& regions) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const RegionStats& region : regions) {
+    json.push_back({{"name", region.name},
+                    {"calls", region.num_calls},
+                    {"items", region.num_items},
+                    {"ms", Ms(region.seconds)}});
+  }
   return json;
 }
 

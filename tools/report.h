@@ -1,4 +1,4 @@
-// What decode says after a run, as text and as JSON.
+// What decode and stack say after a run, as text and as JSON.
 #ifndef MILLIPEDE_TOOLS_REPORT_H_
 #define MILLIPEDE_TOOLS_REPORT_H_
 
@@ -81,6 +81,13 @@ struct DecodeReport {
   // weight_bytes, peak_memory_bytes; check: see CheckJson, or null.
   nlohmann::json Json() const;
 };
+
+// Lists of {name, ms} and {name, calls, items, ms}.
+nlohmann::json PhasesJson(const std::vector<Phase>& phases);
+nlohmann::json RegionsJson(const std::vector<RegionStats>& regions);
+
+// The counts by their names.
+nlohmann::json WorkJson(const RequestWork& work);
 
 // {ok, coverage, values, rules: see RuleTable::Json}.
 nlohmann::json CheckJson(const RuleTable& check, const std::string& coverage);

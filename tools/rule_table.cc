@@ -26,7 +26,7 @@ void RuleTable::AddHolding(std::string_view tensor, std::string_view rule, int64
   row.num_values += num_values;
 }
 
-void RuleTable::Merge(const RuleTable& other) {
+void RuleTable::Merge(const RuleTable& other, std::string_view prefix) {
   for (const RuleRow& theirs : other.rows_) {
     RuleRow& row = RowOf(theirs.tensor, theirs.rule);
     row.num_judged += theirs.num_judged;
@@ -35,7 +35,8 @@ void RuleTable::Merge(const RuleTable& other) {
     row.worst = std::max(row.worst, theirs.worst);
     row.num_violations += theirs.num_violations;
     for (const Violation& violation : theirs.violations) {
-      if (row.violations.size() < kMaxViolations) row.violations.push_back(violation);
+      if (row.violations.size() >= kMaxViolations) break;
+      row.violations.push_back({std::string(prefix) + violation.where, violation.text});
     }
   }
 }

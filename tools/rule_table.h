@@ -41,8 +41,8 @@ class RuleTable {
   void AddHolding(std::string_view tensor, std::string_view rule, int64_t num_judged,
                   int64_t num_values);
 
-  // Adds the other's judgements after these.
-  void Merge(const RuleTable& other);
+  // Adds the other's judgements after these; `prefix` is put before where its violations are.
+  void Merge(const RuleTable& other, std::string_view prefix = "");
 
   const std::vector<RuleRow>& rows() const { return rows_; }
   bool ok() const;

@@ -34,7 +34,7 @@ class CommandDocTest(unittest.TestCase):
 
     def test_options_are_those_of_the_help(self):
         listed = set(re.findall(r"--[a-z][a-z-]*", run("--help")))
-        for subcommand in ("decode", "plan", "verify"):
+        for subcommand in ("decode", "stack", "plan", "verify"):
             listed |= set(re.findall(r"--[a-z][a-z-]*", run(subcommand, "--help")))
         documented = {word for word in self.documented if word.startswith("--")}
         self.assertEqual(listed, documented)
@@ -46,6 +46,9 @@ class CommandDocTest(unittest.TestCase):
 
     def test_keys_of_decode(self):
         self.assert_documented("decode", *STEP, "--check")
+
+    def test_keys_of_stack(self):
+        self.assert_documented("stack", *STEP)
 
     def test_keys_of_plan(self):
         self.assert_documented("plan", *STEP)

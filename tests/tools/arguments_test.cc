@@ -36,8 +36,8 @@ TEST_P(RefusalTest, IsOneClearLine) {
 }
 
 const Refusal kRefusals[] = {
-    {"NoCommand", "", {"command", "missing", "decode, plan or verify"}},
-    {"UnknownCommand", "encode", {"command", "encode", "decode, plan or verify"}},
+    {"NoCommand", "", {"command", "missing", "decode, stack, plan or verify"}},
+    {"UnknownCommand", "encode", {"command", "encode", "decode, stack, plan or verify"}},
     {"UnknownOption", "decode --start-pos 0 --fast", {"argument", "--fast", "--help"}},
     {"StrayWord", "decode --start-pos 0 now", {"argument", "now", "--help"}},
     {"NegativePosition", "decode --start-pos -5", {"--start-pos", "-5", "0 to 1048575"}},
@@ -107,6 +107,16 @@ const Refusal kRefusals[] = {
      {"--json", "/nonexistent/x.json", "a file that can be written"}},
     {"PlanRefusesPosition", "plan --start-pos -1", {"millipede plan", "--start-pos", "-1"}},
     {"PlanRunsNothing", "plan --start-pos 1 --check", {"argument", "--check", "--help"}},
+    {"StackHasEveryKind", "stack --start-pos 1 --attention csa", {"argument", "--attention"}},
+    {"StackWithoutPosition", "stack --seq 2", {"--start-pos", "missing"}},
+    {"NoWeightSets", "stack --start-pos 1 --weight-sets 0", {"--weight-sets", "0", "1 to 43"}},
+    {"MoreWeightSetsThanLayers",
+     "stack --preset tiny --start-pos 1 --weight-sets 4",
+     {"--weight-sets", "4", "1 to 3"}},
+    {"StackBeyondMemory",
+     "stack --start-pos 1048575 --batch 100000",
+     {"--seq", "100000 requests", "memory"}},
+    {"WeightSetsOfStackAlone", "decode --start-pos 1 --weight-sets 1", {"argument"}},
     {"VerifyWithoutPath", "verify", {"PATH", "missing"}},
     {"VerifyOfNothing",
      "verify /nonexistent/a.safetensors",
@@ -169,7 +179,8 @@ TEST(ArgumentsTest, OutputOnlyTakesItsTokensFromBatchAndSeq) {
 }
 
 TEST(HelpTest, IsEverywhere) {
-  for (const char* line : {"--help", "decode --help", "plan --help", "verify --help"}) {
+  for (const char* line :
+       {"--help", "decode --help", "stack --help", "plan --help", "verify --help"}) {
     const CommandResult result = RunLine(line);
     EXPECT_EQ(result.exit_code, tools::kExitOk) << line;
     EXPECT_THAT(result.out, HasSubstr("Usage: millipede")) << line;

@@ -73,5 +73,22 @@ TEST(RuleTableTest, MergeIsTheSameAsAdding) {
   EXPECT_EQ(one.Json(), all.Json());
 }
 
+TEST(RuleTableTest, MergeSaysWhereTheOthersAre) {
+  RuleTable one;
+  RuleTable two;
+  two.Add("q", "stage", 2, Bad(7, "far"), "token 1");
+  one.Merge(two, "layer 3, ");
+  EXPECT_EQ(one.rows()[0].violations[0].where, "layer 3, token 1");
+}
+
+TEST(RuleTableTest, HoldingVerdictsAreCounted) {
+  RuleTable table;
+  table.AddHolding("rows", "unchanged", 100, 51200);
+  table.Add("rows", "unchanged", 512, Bad(2, "changed"), "page 7");
+  EXPECT_EQ(table.rows()[0].num_judged, 101);
+  EXPECT_EQ(table.num_values(), 51712);
+  EXPECT_FALSE(table.ok());
+}
+
 }  // namespace
 }  // namespace millipede::testing
