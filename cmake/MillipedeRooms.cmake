@@ -72,16 +72,24 @@ function(millipede_library name)
           DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/millipede)
 endfunction()
 
-# millipede_test(NAME LABEL label SOURCES file... LINK target...): one GoogleTest program and one
-# CTest entry. Labels: unit (small, also run under sanitizers), flash (big shapes), project. Target
+# millipede_test(NAME LABEL label SOURCES file... LINK target... [CONCURRENT]): one GoogleTest program
+# and one CTest entry. Labels: unit (small, also run under asan and ubsan), flash (big shapes), mpi
+# (several ranks), soak (long random runs), project. CONCURRENT adds the label of that name: tests
+# whose code runs on several threads, which are those that also run under tsan. Target
 # <label>_tests builds the programs of a label.
 function(millipede_test name)
-  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "CONCURRENT" "LABEL" "SOURCES;LINK" ${ARGN})
+  set(labels ${ARG_LABEL})
+  if(ARG_CONCURRENT)
+    list(APPEND labels concurrent)
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE millipede_options ${ARG_LINK} GTest::gtest_main
     GTest::gmock)
-  add_dependencies(${ARG_LABEL}_tests ${name})
+  foreach(label ${labels})
+    add_dependencies(${label}_tests ${name})
+  endforeach()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 1500)
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT 1500)
 endfunction()
