@@ -14,6 +14,7 @@
 #include "bench/machine/peaks.h"
 #include "bench/machine/thread_team.h"
 #include "bench/matmul/matmul_bench.h"
+#include "bench/stages/attend_stage_bench.h"
 
 int main(int argc, char** argv) {
   int num_threads = static_cast<int>(std::thread::hardware_concurrency());
@@ -49,6 +50,7 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("simd_target", millipede::bench::PeaksTargetName());
   millipede::bench::RegisterMatmulBenches(team);
   millipede::bench::RegisterAttendBenches(team);
+  millipede::bench::RegisterAttendStageBenches(team);
   millipede::bench::RegisterHcBenches(team);
   millipede::bench::RegisterIndexBenches(team);
   benchmark::RunSpecifiedBenchmarks();

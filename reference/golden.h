@@ -224,7 +224,6 @@ class Decoder {
 };
 
 // What Decoder was called when it knew one kind.
-using SwaDecoder = Decoder;
 
 }  // namespace millipede::reference
 

@@ -148,8 +148,8 @@ void BenchPre(benchmark::State& state, ThreadTeam& team) {
   for (auto _ : state) {
     const double peak = MeasureFmaPeak(team);
     TimeRegion(team, kHcInputRanges, product);  // brings the weights back into the caches
-    product_seconds.push_back(TimeRegion(team, kHcInputRanges, product));
-    mix_seconds.push_back(TimeRegion(team, tokens.num_tokens, mix));
+    product_seconds.push_back(TimeRegion(team, kHcInputRanges, product).seconds);
+    mix_seconds.push_back(TimeRegion(team, tokens.num_tokens, mix).seconds);
     fractions.push_back(operations / product_seconds.back() / peak);
     state.SetIterationTime(product_seconds.back() + mix_seconds.back());
   }
@@ -167,7 +167,7 @@ void BenchPost(benchmark::State& state, ThreadTeam& team) {
   std::vector<double> seconds;
   TimeRegion(team, num_items, task);
   for (auto _ : state) {
-    seconds.push_back(TimeRegion(team, num_items, task));
+    seconds.push_back(TimeRegion(team, num_items, task).seconds);
     state.SetIterationTime(seconds.back());
   }
   const double bytes = static_cast<double>(tokens.num_tokens * kHidden) *

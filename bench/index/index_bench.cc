@@ -174,16 +174,11 @@ void BenchSelect(benchmark::State& state, ThreadTeam& team) {
   for (auto _ : state) {
     task.SetKeys(reinterpret_cast<const int8_t*>(Keys().bytes().data()) + run * key_bytes);
     run = (run + 1) % num_runs;
-    const double seconds = TimeRegion(team, task.num_leaves(), task);
-    state.SetIterationTime(seconds);
-    sampler.Add(seconds);
+    const RegionTime time = TimeRegion(team, task.num_leaves(), task);
+    state.SetIterationTime(time.seconds);
+    sampler.Add(time);
   }
-  state.SetLabel(sampler.binding());
-  state.counters["of_limit"] = sampler.fraction();
-  state.counters["of_limit_cpu"] = sampler.cpu_fraction();
-  state.counters["median_us"] = sampler.seconds() * 1e6;
-  state.counters["GOP/s"] = work.operations / sampler.seconds() * 1e-9;
-  state.counters["peak_GOP/s"] = sampler.arithmetic_peak() * 1e-9;
+  Report(state, sampler, work);
 }
 
 // One leaf of 2048 scores and its merge with the selection of the leaves before it, on one thread.

@@ -37,8 +37,7 @@ BigBuffer::BigBuffer(size_t min_bytes, const std::function<uint32_t(size_t index
   for (size_t i = 0; i < num_bytes / sizeof(uint32_t); ++i) words[i] = fill(i);
 }
 
-void LimitSampler::Add(double kernel_seconds) {
-  const double kernel_cpu_seconds = team_.last_region().cpu_seconds;
+void LimitSampler::Add(const RegionTime& kernel) {
   // Seconds of real time per second of processor time in the team's last region.
   const auto stretch = [this] {
     return team_.last_region().seconds / team_.last_region().cpu_seconds;
@@ -52,17 +51,28 @@ void LimitSampler::Add(double kernel_seconds) {
   const double cpu_bandwidth = bandwidth * stretch();
   memory_offset_ += kReadSampleBytes;
 
-  seconds_.push_back(kernel_seconds);
+  seconds_.push_back(kernel.seconds);
   peaks_.push_back(peak);
   bandwidths_.push_back(bandwidth);
-  fractions_.push_back(std::max(work_.operations / peak, work_.bytes / bandwidth) / kernel_seconds);
+  fractions_.push_back(std::max(work_.operations / peak, work_.bytes / bandwidth) / kernel.seconds);
   cpu_fractions_.push_back(std::max(work_.operations / cpu_peak, work_.bytes / cpu_bandwidth) /
-                           kernel_cpu_seconds);
+                           kernel.cpu_seconds);
 }
 
 const char* LimitSampler::binding() const {
   if (work_.bytes / bandwidth() > work_.operations / arithmetic_peak()) return "memory read";
   return work_.arithmetic == Arithmetic::kFma ? "fma" : "int16 madd";
+}
+
+void Report(benchmark::State& state, const LimitSampler& sampler, const KernelWork& work) {
+  state.SetLabel(sampler.binding());
+  state.counters["of_limit"] = sampler.fraction();
+  state.counters["of_limit_cpu"] = sampler.cpu_fraction();
+  state.counters["median_us"] = sampler.seconds() * 1e6;
+  state.counters["GOP/s"] = work.operations / sampler.seconds() * 1e-9;
+  state.counters["peak_GOP/s"] = sampler.arithmetic_peak() * 1e-9;
+  state.counters["GB/s"] = work.bytes / sampler.seconds() * 1e-9;
+  state.counters["peak_GB/s"] = sampler.bandwidth() * 1e-9;
 }
 
 }  // namespace millipede::bench

@@ -2,6 +2,8 @@
 #ifndef MILLIPEDE_BENCH_MACHINE_LIMITS_H_
 #define MILLIPEDE_BENCH_MACHINE_LIMITS_H_
 
+#include <benchmark/benchmark.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -46,9 +48,8 @@ class LimitSampler {
   LimitSampler(ThreadTeam& team, const KernelWork& work, std::span<const std::byte> memory)
       : team_(team), work_(work), memory_(memory) {}
 
-  // Measures the limits now and sets kernel_seconds beside them. Called right after the kernel's
-  // region, whose processor time the team still knows.
-  void Add(double kernel_seconds);
+  // Measures the limits now and sets the kernel's time beside them.
+  void Add(const RegionTime& kernel);
 
   double seconds() const { return Median(seconds_); }     // the kernel's
   double fraction() const { return Median(fractions_); }  // of the binding limit, 1 at best
@@ -69,6 +70,9 @@ class LimitSampler {
   std::vector<double> peaks_;
   std::vector<double> bandwidths_;
 };
+
+// Writes what was sampled to the benchmark's counters; its label is the binding limit.
+void Report(benchmark::State& state, const LimitSampler& sampler, const KernelWork& work);
 
 }  // namespace millipede::bench
 

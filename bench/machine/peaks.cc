@@ -119,7 +119,7 @@ class ArithmeticTask final : public Task {
 
 double MeasureArithmetic(ThreadTeam& team, double (*run)(int64_t)) {
   const ArithmeticTask task(run);
-  const double seconds = TimeRegion(team, team.num_threads(), task);
+  const double seconds = TimeRegion(team, team.num_threads(), task).seconds;
   return task.operations() / seconds;
 }
 
@@ -150,7 +150,7 @@ double MeasureInt16MaddPeak(ThreadTeam& team) {
 
 double MeasureReadBandwidth(ThreadTeam& team, std::span<const std::byte> memory) {
   const ReadTask task(memory, team.num_threads());
-  return static_cast<double>(memory.size()) / TimeRegion(team, team.num_threads(), task);
+  return static_cast<double>(memory.size()) / TimeRegion(team, team.num_threads(), task).seconds;
 }
 
 const char* PeaksTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }

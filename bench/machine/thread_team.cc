@@ -50,6 +50,8 @@ void ThreadTeam::Run(int64_t num_items, const Task& task) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   last_region_.cpu_seconds =
       std::accumulate(cpu_seconds_.begin(), cpu_seconds_.end(), 0.0) / num_threads();
+  total_.seconds += last_region_.seconds;
+  total_.cpu_seconds += last_region_.cpu_seconds;
 }
 
 void ThreadTeam::RunItems(int thread) {
@@ -69,9 +71,9 @@ void ThreadTeam::Work(int thread) {
   }
 }
 
-double TimeRegion(ThreadTeam& team, int64_t num_items, const Task& task) {
+RegionTime TimeRegion(ThreadTeam& team, int64_t num_items, const Task& task) {
   team.Run(num_items, task);
-  return team.last_region().seconds;
+  return team.last_region();
 }
 
 }  // namespace millipede::bench

@@ -33,6 +33,10 @@ class ThreadTeam final : public Executor {
 
   const RegionTime& last_region() const { return last_region_; }
 
+  // Sums over the regions since the last call of ResetTotal.
+  const RegionTime& total() const { return total_; }
+  void ResetTotal() { total_ = {}; }
+
  private:
   void RunItems(int thread);
   void Work(int thread);
@@ -40,6 +44,7 @@ class ThreadTeam final : public Executor {
   std::vector<std::thread> workers_;
   std::vector<double> cpu_seconds_;  // of each thread in the last region
   RegionTime last_region_;
+  RegionTime total_;
   const Task* task_ = nullptr;
   int64_t num_items_ = 0;
   std::atomic<int64_t> next_item_{0};
@@ -48,8 +53,8 @@ class ThreadTeam final : public Executor {
   std::atomic<bool> stopping_{false};
 };
 
-// Runs the task's items and returns the seconds they took.
-double TimeRegion(ThreadTeam& team, int64_t num_items, const Task& task);
+// Runs the task's items and returns how long they took.
+RegionTime TimeRegion(ThreadTeam& team, int64_t num_items, const Task& task);
 
 }  // namespace millipede::bench
 

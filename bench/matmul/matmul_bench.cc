@@ -130,18 +130,11 @@ void BenchProduct(benchmark::State& state, ThreadTeam& team, int64_t num_inputs,
     task.set_weights(
         reinterpret_cast<const Value*>(buffer.bytes().subspan(matrix * matrix_bytes).data()));
     matrix = (matrix + 1) % num_matrices;
-    const double seconds = TimeRegion(team, task.num_items(), task);
-    state.SetIterationTime(seconds);
-    sampler.Add(seconds);
+    const RegionTime time = TimeRegion(team, task.num_items(), task);
+    state.SetIterationTime(time.seconds);
+    sampler.Add(time);
   }
-  state.SetLabel(sampler.binding());
-  state.counters["of_limit"] = sampler.fraction();
-  state.counters["of_limit_cpu"] = sampler.cpu_fraction();
-  state.counters["median_us"] = sampler.seconds() * 1e6;
-  state.counters["GOP/s"] = work.operations / sampler.seconds() * 1e-9;
-  state.counters["peak_GOP/s"] = sampler.arithmetic_peak() * 1e-9;
-  state.counters["GB/s"] = work.bytes / sampler.seconds() * 1e-9;
-  state.counters["peak_GB/s"] = sampler.bandwidth() * 1e-9;
+  Report(state, sampler, work);
 }
 
 template <class Product>

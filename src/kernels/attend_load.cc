@@ -2,6 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attend_load.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
@@ -15,7 +16,15 @@ namespace HWY_NAMESPACE {
 void AttendWiden(const AttendWidenArgs& args) {
   const hn::CappedTag<float, kKvPanelDims> d;
   const int64_t panel_floats = args.panel_rows * kKvPanelDims;
-  for (int64_t r = 0; r < args.num_rows; ++r) {
+  // Rows come from anywhere in memory: each is asked for while those before it are widened.
+  constexpr int64_t kRowsAhead = 8;
+  constexpr int64_t kLineElements = 32;
+  for (int64_t r = -kRowsAhead; r < args.num_rows; ++r) {
+    if (r + kRowsAhead < args.num_rows) {
+      const Bf16* ahead = args.rows[r + kRowsAhead];
+      for (int64_t i = 0; i < kHeadDim; i += kLineElements) hwy::Prefetch(ahead + i);
+    }
+    if (r < 0) continue;
     const Bf16* HWY_RESTRICT row = args.rows[r];
     float* HWY_RESTRICT to = args.kv + (args.first_row + r) * kKvPanelDims;
     for (int64_t panel = 0; panel < kKvPanels; ++panel) {

@@ -1,16 +1,11 @@
 // Attention over the rows a plan names: the window, and for compressed kinds tiles of compressed
-// rows behind it.
+// rows behind it. Here its work is dealt to threads; attender.h does it.
 #include <algorithm>
-#include <array>
 
-#include "geometry/rings.h"
-#include "kernels/attend_load.h"
-#include "kernels/attend_merge.h"
-#include "kernels/attend_tile.h"
+#include "layers/attender.h"
 #include "layers/checks.h"
 #include "layers/pack_selection.h"
 #include "layers/plan_checks.h"
-#include "layers/pool_rows.h"
 #include "millipede/stages.h"
 #include "pages/view_checks.h"
 #include "plan/plan_state.h"
@@ -20,350 +15,95 @@
 namespace millipede {
 namespace {
 
-constexpr int64_t kMaxRunRows = kAttendRows + kQueryBlock - 1;
-
-// Consecutive query tokens of one request, at most kQueryBlock: rows that several of them attend to
-// are widened once for all.
-struct QueryRun {
-  int64_t begin = 0;
-  int64_t end = 0;
+// The query blocks in the order they are worked on: first those that are split by partials, then
+// those that one thread does at a time, either way those with most tiles first.
+struct BlockOrder {
+  std::span<const int32_t> split;
+  std::span<const int32_t> whole;
 };
 
-QueryRun RunFrom(const PackedWork& work, int64_t begin, int64_t limit) {
-  QueryRun run{begin, begin + 1};
-  const int32_t request = work.queries[static_cast<size_t>(begin)].request;
-  while (run.end < limit && work.queries[static_cast<size_t>(run.end)].request == request) {
-    ++run.end;
+// A query block is split if it is more than a small part of one thread's share and has runs enough
+// for splitting to help; so that one long request fills all threads.
+BlockOrder OrderBlocks(const Attender& attender, int num_threads, int64_t num_split_slots,
+                       std::span<int32_t> blocks) {
+  int64_t num_tiles = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    blocks[i] = static_cast<int32_t>(i);
+    num_tiles += attender.NumTilesOf(blocks[i]);
   }
-  return run;
+  std::sort(blocks.begin(), blocks.end(), [&](int32_t a, int32_t b) {
+    const int64_t tiles_a = attender.NumTilesOf(a);
+    const int64_t tiles_b = attender.NumTilesOf(b);
+    return tiles_a != tiles_b ? tiles_a > tiles_b : a < b;
+  });
+  const auto whole = std::stable_partition(blocks.begin(), blocks.end(), [&](int32_t block) {
+    constexpr int64_t kBlocksPerThread = 4;
+    constexpr int64_t kMinParts = 3;  // the window and two runs
+    return num_split_slots > 0 && attender.NumPartsOf(block) >= kMinParts &&
+           attender.NumTilesOf(block) * num_threads * kBlocksPerThread > num_tiles;
+  });
+  const auto num_split = static_cast<size_t>(whole - blocks.begin());
+  return {blocks.first(num_split), blocks.subspan(num_split)};
 }
 
-// What every item of one call shares, and the pieces an item is made of. Partials are given as
-// arrays by token of the query block.
-class Attender {
- public:
-  Attender(Context& context, const Plan& plan, const AttendInputs& inputs,
-           const AttendOutputs& outputs, const AttendScratch& layout, Scratch scratch)
-      : context_(context),
-        work_(plan.work()),
-        kind_(plan.kind()),
-        inputs_(inputs),
-        outputs_(outputs),
-        layout_(layout),
-        scratch_(scratch),
-        num_tokens_(plan.num_tokens()),
-        index_topk_(plan.state()->config.index_topk),
-        num_heads_(inputs.q.shape[1]),
-        num_head_blocks_(CeilDiv(num_heads_, kHeadBlock)) {}
-
-  int64_t num_items() const { return CeilDiv(num_tokens_, kQueryBlock) * num_head_blocks_; }
-
-  // Most runs of tiles of any query.
-  int64_t MaxRuns() const {
-    int64_t max_tiles = 0;
-    for (int64_t t = 0; t < num_tokens_; ++t) max_tiles = std::max(max_tiles, NumTiles(t));
-    return CeilDiv(max_tiles, kRunTiles);
+// How many groups the head blocks are cut into when there are `num_units` units of work without.
+// Every group widens the units' rows once more, so there are only as many as fill the threads.
+int64_t NumHeadGroups(int64_t num_units, int64_t num_head_blocks, int num_threads) {
+  constexpr int64_t kManyItemsPerThread = 4;
+  int64_t groups = 1;
+  while (groups < num_head_blocks && num_units * groups < kManyItemsPerThread * num_threads &&
+         num_units * groups % num_threads != 0) {
+    groups *= 2;
   }
+  return std::min(groups, num_head_blocks);
+}
 
-  // All of an item's attention on one thread.
-  void WholeItem(int64_t item, int thread) const {
-    const Item it = MakeItem(item, thread);
-    const std::array total = OwnPartials(it, layout_.total);
-    const std::array run_partials = OwnPartials(it, layout_.run);
-    ForEachRun(it, [&](QueryRun run) {
-      TransposeQueries(it, run);
-      Window(it, run, total);
-      const int64_t num_runs = CeilDiv(NumTiles(run.end - 1), kRunTiles);
-      for (int64_t r = 0; r < num_runs; ++r) {
-        Tiles(it, run, r, run_partials);
-        for (int64_t t = run.begin; t < run.end; ++t) {
-          if (r * kRunTiles >= NumTiles(t)) continue;
-          const auto i = static_cast<size_t>(t - it.query_begin);
-          AttendMerge({.from = run_partials[i], .into = total[i]});
-        }
-      }
-      Finish(it, run, total);
-    });
-  }
+HeadBlocks HeadGroup(int64_t group, int64_t num_groups, int64_t num_head_blocks) {
+  return {group * num_head_blocks / num_groups, (group + 1) * num_head_blocks / num_groups};
+}
 
-  // One partial of a split item: the window (part 0) or a run of tiles.
-  void SplitPart(int64_t item, int64_t part, int thread) const {
-    const Item it = MakeItem(item, thread);
-    const std::array partials = SplitPartials(item, part);
-    ForEachRun(it, [&](QueryRun run) {
-      if (part > 0 && (part - 1) * kRunTiles >= NumTiles(run.end - 1)) return;
-      TransposeQueries(it, run);
-      if (part == 0) {
-        Window(it, run, partials);
-      } else {
-        Tiles(it, run, part - 1, partials);
-      }
-    });
-  }
-
-  // Merges a split item's partials, in order.
-  void SplitMerge(int64_t item, int thread) const {
-    const Item it = MakeItem(item, thread);
-    const std::array total = SplitPartials(item, 0);
-    ForEachRun(it, [&](QueryRun run) {
-      for (int64_t t = run.begin; t < run.end; ++t) {
-        const auto i = static_cast<size_t>(t - it.query_begin);
-        for (int64_t part = 1; (part - 1) * kRunTiles < NumTiles(t); ++part) {
-          AttendMerge({.from = SplitPartials(item, part)[i], .into = total[i]});
-        }
-      }
-      Finish(it, run, total);
-    });
-  }
-
- private:
-  using Partials = std::array<AttendPartial, kQueryBlock>;
-
-  // A query block, a head block, and the scratch of the thread that works on them.
-  struct Item {
-    int64_t query_begin = 0;
-    int64_t query_end = 0;
-    int64_t head = 0;
-    int64_t num_heads = 0;
-    int thread = 0;
-    std::byte* own = nullptr;
-  };
-
-  Item MakeItem(int64_t item, int thread) const {
-    Item it;
-    it.query_begin = item / num_head_blocks_ * kQueryBlock;
-    it.query_end = std::min(num_tokens_, it.query_begin + kQueryBlock);
-    it.head = item % num_head_blocks_ * kHeadBlock;
-    it.num_heads = std::min(kHeadBlock, num_heads_ - it.head);
-    it.thread = thread;
-    it.own = PartOf<std::byte>(scratch_, layout_.per_thread + thread * layout_.per_thread_bytes);
-    return it;
-  }
-
-  template <typename Body>
-  void ForEachRun(const Item& it, const Body& body) const {
-    QueryRun run;
-    for (int64_t begin = it.query_begin; begin < it.query_end; begin = run.end) {
-      run = RunFrom(work_, begin, it.query_end);
-      body(run);
+// Does the split query blocks, as many at once as there are places for their partials.
+void AttendSplit(Context& context, const Attender& attender, std::span<const int32_t> blocks,
+                 int64_t num_slots) {
+  const int64_t num_head_blocks = attender.num_head_blocks();
+  while (!blocks.empty()) {
+    int64_t num_parts = 0;
+    size_t count = 0;
+    for (; count < blocks.size(); ++count) {
+      const int64_t parts = std::max(num_parts, attender.NumPartsOf(blocks[count]));
+      if (static_cast<int64_t>(count + 1) * parts > num_slots) break;
+      num_parts = parts;
     }
+    const auto num_blocks = static_cast<int64_t>(count);
+    const int64_t groups =
+        NumHeadGroups(num_blocks * num_parts, num_head_blocks, context.num_threads());
+    ParallelFor(context, "attention parts", num_blocks * num_parts * groups,
+                [&](int64_t i, int thread) {
+                  const int64_t part = i / groups % num_parts;
+                  const int64_t block = i / groups / num_parts;
+                  attender.SplitPart(blocks[static_cast<size_t>(block)], block * num_parts, part,
+                                     HeadGroup(i % groups, groups, num_head_blocks), thread);
+                });
+    ParallelFor(context, "attention merge", num_blocks * num_head_blocks,
+                [&](int64_t i, int thread) {
+                  const int64_t block = i / num_head_blocks;
+                  const int64_t head = i % num_head_blocks;
+                  attender.SplitMerge(blocks[static_cast<size_t>(block)], block * num_parts,
+                                      {head, head + 1}, thread);
+                });
+    blocks = blocks.subspan(count);
   }
+}
 
-  static Partials PartialsAt(float* buffer) {
-    Partials partials;
-    for (size_t i = 0; i < partials.size(); ++i) {
-      partials[i] = AttendPartialAt(buffer + static_cast<int64_t>(i) * kAttendPartialFloats);
-    }
-    return partials;
-  }
-  static Partials OwnPartials(const Item& it, int64_t offset) {
-    return PartialsAt(reinterpret_cast<float*>(it.own + offset));
-  }
-  Partials SplitPartials(int64_t item, int64_t part) const {
-    return PartialsAt(PartOf<float>(scratch_, layout_.split_partials) +
-                      (item * layout_.max_partials + part) * kQueryBlock * kAttendPartialFloats);
-  }
-
-  float* TransposedQuery(const Item& it, int64_t t) const {
-    return reinterpret_cast<float*>(it.own + layout_.q) +
-           (t - it.query_begin) * kHeadDim * kHeadBlock;
-  }
-  float* KvRows(const Item& it) const { return reinterpret_cast<float*>(it.own + layout_.kv_rows); }
-
-  const QueryToken& Query(int64_t t) const { return work_.queries[static_cast<size_t>(t)]; }
-
-  // Tiles behind the window that query `t` attends to.
-  int64_t NumTiles(int64_t t) const {
-    const auto i = static_cast<size_t>(t);
-    switch (kind_) {
-      case AttentionKind::kSwa:
-        return 0;
-      case AttentionKind::kHca:
-        return work_.shard_offsets[i + 1] - work_.shard_offsets[i];
-      case AttentionKind::kCsa:
-        return CeilDiv(NumSelected(Query(t), index_topk_), kAttendRows);
-    }
-    return 0;
-  }
-
-  const HcaShard& Shard(int64_t t, int64_t tile) const {
-    return work_.shards[static_cast<size_t>(work_.shard_offsets[static_cast<size_t>(t)] + tile)];
-  }
-
-  const Bf16* WindowRow(int32_t source) const {
-    return source < 0 ? inputs_.new_kv.row(-2 - source)
-                      : PoolRow<const Bf16>(inputs_.raw, PoolKind::kRaw, source);
-  }
-
-  // The counts of a request, for the one head block that keeps the books.
-  RequestCounts* CountsFor(const Item& it, int64_t t) const {
-    return it.head == 0 ? &CountsOf(context_, it.thread, Query(t).request) : nullptr;
-  }
-
-  void TransposeQueries(const Item& it, QueryRun run) const {
-    for (int64_t t = run.begin; t < run.end; ++t) {
-      AttendTransposeQ({.q = inputs_.q.row(t) + it.head * kHeadDim,
-                        .head_stride = kHeadDim,
-                        .num_heads = it.num_heads,
-                        .q_t = TransposedQuery(it, t)});
-    }
-  }
-
-  void Tile(const Item& it, int64_t t, int64_t first_row, int64_t num_rows,
-            const AttendPartial& out) const {
-    AttendTile({.q_t = TransposedQuery(it, t),
-                .kv = KvRows(it),
-                .panel_rows = kMaxRunRows,
-                .first_row = first_row,
-                .num_rows = num_rows,
-                .scores = reinterpret_cast<float*>(it.own + layout_.scores),
-                .out = out});
-  }
-
-  // The window tile of each token. The windows are ranges of one run of rows: the first token's
-  // window, then the one newest row of each token after it.
-  void Window(const Item& it, QueryRun run, const Partials& out) const {
-    std::array<const Bf16*, kMaxRunRows> rows{};
-    int64_t num_rows = 0;
-    for (int64_t t = run.begin; t < run.end; ++t) {
-      const int32_t* sources = work_.window_sources.data() + t * kWindowRows;
-      const int64_t window_rows = Query(t).window_rows;
-      for (int64_t i = t == run.begin ? 0 : window_rows - 1; i < window_rows; ++i) {
-        rows[static_cast<size_t>(num_rows++)] = WindowRow(sources[i]);
-      }
-    }
-    AttendWiden({.rows = rows.data(),
-                 .num_rows = num_rows,
-                 .kv = KvRows(it),
-                 .panel_rows = kMaxRunRows,
-                 .first_row = 0});
-    for (int64_t t = run.begin; t < run.end; ++t) {
-      const int64_t window_rows = Query(t).window_rows;
-      const int64_t window_end = Query(run.begin).window_rows + (t - run.begin);
-      Tile(it, t, window_end - window_rows, window_rows,
-           out[static_cast<size_t>(t - it.query_begin)]);
-      if (RequestCounts* counts = CountsFor(it, t)) CountWindow(t, *counts);
-    }
-  }
-
-  void CountWindow(int64_t t, RequestCounts& counts) const {
-    const QueryToken& query = Query(t);
-    counts.query_tokens += 1;
-    counts.window_rows += query.window_rows;
-    const int32_t* sources = work_.window_sources.data() + t * kWindowRows;
-    for (int64_t i = 0; i < query.window_rows; ++i) {
-      if (sources[i] < 0) continue;
-      const int64_t position = query.position - query.window_rows + 1 + i;
-      counts.raw_ring_pages |= uint32_t{1} << RingPage(FormatOf(PoolKind::kRaw), position);
-    }
-  }
-
-  // Run `r` of the tiles of each token that has any of it.
-  void Tiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
-    if (kind_ == AttentionKind::kHca) {
-      ShardTiles(it, run, r, out);
-    } else {
-      SelectedTiles(it, run, r, out);
-    }
-  }
-
-  // Tile `tile` of run `r` over widened rows [0, num_rows), merged into what the run has so far.
-  void AddTile(const Item& it, int64_t t, int64_t tile, int64_t r, int64_t num_rows,
-               const Partials& out) const {
-    const AttendPartial& into = out[static_cast<size_t>(t - it.query_begin)];
-    if (tile == r * kRunTiles) {
-      Tile(it, t, 0, num_rows, into);
-    } else {
-      const AttendPartial partial =
-          AttendPartialAt(reinterpret_cast<float*>(it.own + layout_.tile));
-      Tile(it, t, 0, num_rows, partial);
-      AttendMerge({.from = partial, .into = into});
-    }
-    if (RequestCounts* counts = CountsFor(it, t)) counts->compressed_rows += num_rows;
-  }
-
-  // Tokens of a request see the same shards, but for rows that an event of the step added: a shard
-  // is widened once, for the token that sees most of it.
-  void ShardTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
-    for (int64_t tile = r * kRunTiles; tile < (r + 1) * kRunTiles; ++tile) {
-      int32_t widened_first = -1;
-      int32_t widened_rows = 0;
-      for (int64_t t = run.end - 1; t >= run.begin; --t) {  // the last token sees most
-        if (tile >= NumTiles(t)) continue;
-        const HcaShard& shard = Shard(t, tile);
-        if (shard.first_row != widened_first || shard.num_rows > widened_rows) {
-          const int32_t* pages = work_.main_pages.data() + shard.first_page;
-          WidenTile(it, shard.num_rows, [&](int64_t i) {
-            return MainRow(PoolKind::kHcaMain,
-                           int64_t{pages[i / kPageRows]} * kPageRows + i % kPageRows);
-          });
-          widened_first = shard.first_row;
-          widened_rows = shard.num_rows;
-        }
-        AddTile(it, t, tile, r, shard.num_rows, out);
-        if (RequestCounts* counts = CountsFor(it, t)) counts->shards += 1;
-      }
-    }
-  }
-
-  // The selected rows of each token, best first: no two tokens need have any in common.
-  void SelectedTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
-    const auto* selected_rows = PartOf<int32_t>(scratch_, layout_.selected_rows);
-    for (int64_t t = run.begin; t < run.end; ++t) {
-      const int64_t num_selected = NumSelected(Query(t), index_topk_);
-      const int64_t end_tile = std::min((r + 1) * kRunTiles, NumTiles(t));
-      for (int64_t tile = r * kRunTiles; tile < end_tile; ++tile) {
-        const int64_t begin = tile * kAttendRows;
-        const int64_t num_rows = std::min(kAttendRows, num_selected - begin);
-        const int32_t* rows = selected_rows + t * index_topk_ + begin;
-        WidenTile(it, num_rows, [&](int64_t i) { return MainRow(PoolKind::kCsaMain, rows[i]); });
-        AddTile(it, t, tile, r, num_rows, out);
-      }
-    }
-  }
-
-  const Bf16* MainRow(PoolKind kind, int64_t row) const {
-    return PoolRow<const Bf16>(inputs_.main, kind, row);
-  }
-
-  template <typename RowOf>
-  void WidenTile(const Item& it, int64_t num_rows, const RowOf& row_of) const {
-    std::array<const Bf16*, kAttendRows> rows{};
-    for (int64_t i = 0; i < num_rows; ++i) rows[static_cast<size_t>(i)] = row_of(i);
-    AttendWiden({.rows = rows.data(),
-                 .num_rows = num_rows,
-                 .kv = KvRows(it),
-                 .panel_rows = kMaxRunRows,
-                 .first_row = 0});
-  }
-
-  void Finish(const Item& it, QueryRun run, const Partials& total) const {
-    for (int64_t t = run.begin; t < run.end; ++t) {
-      AttendFinish({.partial = total[static_cast<size_t>(t - it.query_begin)],
-                    .sink = inputs_.sink.data + it.head,
-                    .cos = outputs_.inverse_rope ? inputs_.rope.cos.row(t) : nullptr,
-                    .sin = outputs_.inverse_rope ? inputs_.rope.sin.row(t) : nullptr,
-                    .num_heads = it.num_heads,
-                    .heads = outputs_.heads.row(t) + it.head * kHeadDim,
-                    .head_stride = kHeadDim,
-                    .log_sum_exp = outputs_.log_sum_exp.empty()
-                                       ? nullptr
-                                       : outputs_.log_sum_exp.row(t) + it.head});
-    }
-  }
-
-  Context& context_;
-  const PackedWork& work_;
-  AttentionKind kind_;
-  const AttendInputs& inputs_;
-  const AttendOutputs& outputs_;
-  const AttendScratch& layout_;
-  Scratch scratch_;
-  int64_t num_tokens_;
-  int64_t index_topk_;
-  int64_t num_heads_;
-  int64_t num_head_blocks_;
-};
+void AttendWhole(Context& context, const Attender& attender, std::span<const int32_t> blocks) {
+  const int64_t num_head_blocks = attender.num_head_blocks();
+  const auto num_blocks = static_cast<int64_t>(blocks.size());
+  const int64_t groups = NumHeadGroups(num_blocks, num_head_blocks, context.num_threads());
+  ParallelFor(context, "attention", num_blocks * groups, [&](int64_t i, int thread) {
+    attender.Whole(blocks[static_cast<size_t>(i / groups)],
+                   HeadGroup(i % groups, groups, num_head_blocks), thread);
+  });
+}
 
 Status CheckAttend(const ModelConfig& config, const Plan& plan, const AttendInputs& inputs,
                    const AttendOutputs& outputs) {
@@ -415,20 +155,11 @@ Status Attend(Context& context, const ModelConfig& config, const Plan& plan,
          .seen_bytes = CeilDiv(kMaxContextTokens / kCsaRatio, 8)}));
   }
   const Attender attender(context, plan, inputs, outputs, layout, scratch);
-  const int64_t num_items = attender.num_items();
-  const int64_t num_parts = 1 + attender.MaxRuns();
-  const bool split = context.num_threads() > 1 && num_parts > 1 &&
-                     num_items < kMinItemsPerThread * context.num_threads();
-  if (!split) {
-    ParallelFor(context, "attention", num_items,
-                [&](int64_t item, int thread) { attender.WholeItem(item, thread); });
-    return {};
-  }
-  ParallelFor(context, "attention parts", num_items * num_parts, [&](int64_t i, int thread) {
-    attender.SplitPart(i / num_parts, i % num_parts, thread);
-  });
-  ParallelFor(context, "attention merge", num_items,
-              [&](int64_t item, int thread) { attender.SplitMerge(item, thread); });
+  const BlockOrder order = OrderBlocks(attender, context.num_threads(), layout.num_split_slots,
+                                       {PartOf<int32_t>(scratch, layout.block_order),
+                                        static_cast<size_t>(attender.num_query_blocks())});
+  AttendSplit(context, attender, order.split, layout.num_split_slots);
+  if (!order.whole.empty()) AttendWhole(context, attender, order.whole);
   return {};
 }
 

@@ -65,24 +65,28 @@ int64_t MaxPartials(const ModelConfig& config, AttentionKind kind) {
 AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int64_t num_tokens,
                            int num_threads) {
   constexpr int64_t kPartialBytes = (kHeadDim + 2) * kHeadBlock * kFloat;
+  constexpr int64_t kSplitSlotsPerThread = 4;
+  const int64_t num_head_blocks = CeilDiv(config.num_heads, kHeadBlock);
+  const int64_t block_partial_bytes = kQueryBlock * num_head_blocks * kPartialBytes;
   Arena thread;
   AttendScratch layout;
   layout.kv_rows = thread.Take((kAttendRows + kQueryBlock - 1) * kHeadDim * kFloat);
-  layout.q = thread.Take(kQueryBlock * kHeadDim * kHeadBlock * kFloat);
+  layout.q = thread.Take(kQueryBlock * num_head_blocks * kHeadDim * kHeadBlock * kFloat);
   layout.scores = thread.Take(kAttendRows * kHeadBlock * kFloat);
   layout.tile = thread.Take(kPartialBytes);
-  layout.run = thread.Take(kQueryBlock * kPartialBytes);
-  layout.total = thread.Take(kQueryBlock * kPartialBytes);
+  layout.run = thread.Take(block_partial_bytes);
+  layout.total = thread.Take(block_partial_bytes);
   const bool selects = kind == AttentionKind::kCsa;
   if (selects) layout.seen_rows = thread.Take(CeilDiv(kMaxContextTokens / kCsaRatio, 8));
   layout.per_thread_bytes = thread.end();
-  layout.max_partials = MaxPartials(config, kind);
   Arena shared;
   layout.per_thread = shared.Take(num_threads * layout.per_thread_bytes);
+  layout.block_order = shared.Take(CeilDiv(num_tokens, kQueryBlock) * int64_t{sizeof(int32_t)});
   if (selects) layout.selected_rows = shared.Take(num_tokens * config.index_topk * kFloat);
-  if (layout.max_partials > 1) {
-    layout.split_partials = shared.Take(kMinItemsPerThread * num_threads * layout.max_partials *
-                                        kQueryBlock * kPartialBytes);
+  if (kind == AttentionKind::kHca && num_threads > 1) {
+    layout.num_split_slots =
+        std::max(MaxPartials(config, kind), kSplitSlotsPerThread * num_threads);
+    layout.split_partials = shared.Take(layout.num_split_slots * block_partial_bytes);
   }
   layout.total_bytes = shared.end();
   return layout;

@@ -65,32 +65,29 @@ inline constexpr int64_t kRunTiles = 8;
 // Most partials of one query: the window, and the runs of what else it attends to.
 int64_t MaxPartials(const ModelConfig& config, AttentionKind kind);
 
-// Steps with fewer items (query block times head block) than this per thread split their items by
-// partials, so that one long request fills all threads; the partials of at most this many items per
-// thread are then held until they merge.
-inline constexpr int64_t kMinItemsPerThread = 2;
-
 struct AttendScratch {
-  // Within a thread's part.
+  // Within a thread's part. B head blocks of 16 heads.
   int64_t kv_rows = 0;  // f32 panels of [kAttendRows + kQueryBlock - 1, 512]
-  int64_t q = 0;        // f32 [kQueryBlock, 512, kHeadBlock]
+  int64_t q = 0;        // f32 [kQueryBlock, B, 512, kHeadBlock]
   int64_t scores = 0;   // f32 [kAttendRows, kHeadBlock]
   int64_t tile = 0;     // a partial
-  int64_t run = 0;      // [kQueryBlock] partials
-  int64_t total = 0;    // [kQueryBlock] partials
+  int64_t run = 0;      // [kQueryBlock, B] partials
+  int64_t total = 0;    // [kQueryBlock, B] partials
   int64_t per_thread = 0;
   int64_t per_thread_bytes = 0;
 
   // Within a thread's part, CSA: a bit per compressed row of the longest context.
   int64_t seen_rows = 0;
 
-  // Shared, CSA: int32 [T, index_topk] the selection as main pool rows.
+  // Shared: int32 [query blocks] in the order they are worked on; and for CSA int32 [T, index_topk]
+  // the selection as main pool rows.
+  int64_t block_order = 0;
   int64_t selected_rows = 0;
 
-  // Shared: [kMinItemsPerThread * threads, max_partials, kQueryBlock] partials; none for kinds of
-  // one partial.
+  // Shared, HCA: [num_split_slots, kQueryBlock, B] partials of query blocks that several threads
+  // work on, held until they merge. As many as the longest context needs, or a few for each thread.
   int64_t split_partials = 0;
-  int64_t max_partials = 0;
+  int64_t num_split_slots = 0;
   int64_t total_bytes = 0;
 };
 AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int64_t num_tokens,

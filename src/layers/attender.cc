@@ -1,0 +1,339 @@
+#include "layers/attender.h"
+
+#include <algorithm>
+#include <array>
+
+#include "geometry/rings.h"
+#include "kernels/attend_load.h"
+#include "kernels/attend_merge.h"
+#include "kernels/attend_tile.h"
+#include "layers/checks.h"
+#include "layers/pack_selection.h"
+#include "layers/pool_rows.h"
+#include "plan/plan_state.h"
+
+namespace millipede {
+namespace {
+
+constexpr int64_t kMaxRunRows = kAttendRows + kQueryBlock - 1;
+
+}  // namespace
+
+Attender::Attender(Context& context, const Plan& plan, const AttendInputs& inputs,
+                   const AttendOutputs& outputs, const AttendScratch& layout, Scratch scratch)
+    : context_(context),
+      work_(plan.work()),
+      kind_(plan.kind()),
+      inputs_(inputs),
+      outputs_(outputs),
+      layout_(layout),
+      scratch_(scratch),
+      num_tokens_(plan.num_tokens()),
+      index_topk_(plan.state()->config.index_topk),
+      num_heads_(inputs.q.shape[1]),
+      num_head_blocks_(CeilDiv(num_heads_, kHeadBlock)),
+      num_query_blocks_(CeilDiv(num_tokens_, kQueryBlock)) {}
+
+int64_t Attender::NumTilesOf(int64_t query_block) const {
+  const Item it = MakeItem(query_block, {}, 0);
+  int64_t num_tiles = 0;
+  for (int64_t t = it.query_begin; t < it.query_end; ++t) num_tiles += 1 + NumTiles(t);
+  return num_tiles;
+}
+
+int64_t Attender::NumPartsOf(int64_t query_block) const {
+  const Item it = MakeItem(query_block, {}, 0);
+  int64_t num_tiles = 0;
+  for (int64_t t = it.query_begin; t < it.query_end; ++t) {
+    num_tiles = std::max(num_tiles, NumTiles(t));
+  }
+  return 1 + CeilDiv(num_tiles, kRunTiles);
+}
+
+void Attender::Whole(int64_t query_block, HeadBlocks heads, int thread) const {
+  const Item it = MakeItem(query_block, heads, thread);
+  const Partials total = OwnPartials(it, layout_.total);
+  const Partials run_partials = OwnPartials(it, layout_.run);
+  ForEachRun(it, [&](QueryRun run) {
+    TransposeQueries(it, run);
+    Window(it, run, total);
+    const int64_t num_runs = CeilDiv(NumTiles(run.end - 1), kRunTiles);
+    for (int64_t r = 0; r < num_runs; ++r) {
+      Tiles(it, run, r, run_partials);
+      for (int64_t t = run.begin; t < run.end; ++t) {
+        if (r * kRunTiles < NumTiles(t)) Merge(it, t, run_partials, total);
+      }
+    }
+    Finish(it, run, total);
+  });
+}
+
+void Attender::SplitPart(int64_t query_block, int64_t slot, int64_t part, HeadBlocks heads,
+                         int thread) const {
+  const Item it = MakeItem(query_block, heads, thread);
+  const Partials partials = SplitPartials(slot + part);
+  ForEachRun(it, [&](QueryRun run) {
+    if (part > 0 && (part - 1) * kRunTiles >= NumTiles(run.end - 1)) return;
+    TransposeQueries(it, run);
+    if (part == 0) {
+      Window(it, run, partials);
+    } else {
+      Tiles(it, run, part - 1, partials);
+    }
+  });
+}
+
+void Attender::SplitMerge(int64_t query_block, int64_t slot, HeadBlocks heads, int thread) const {
+  const Item it = MakeItem(query_block, heads, thread);
+  const Partials total = SplitPartials(slot);
+  ForEachRun(it, [&](QueryRun run) {
+    for (int64_t t = run.begin; t < run.end; ++t) {
+      for (int64_t part = 1; (part - 1) * kRunTiles < NumTiles(t); ++part) {
+        Merge(it, t, SplitPartials(slot + part), total);
+      }
+    }
+    Finish(it, run, total);
+  });
+}
+
+Attender::Item Attender::MakeItem(int64_t query_block, HeadBlocks heads, int thread) const {
+  Item it;
+  it.query_begin = query_block * kQueryBlock;
+  it.query_end = std::min(num_tokens_, it.query_begin + kQueryBlock);
+  it.heads = heads;
+  it.thread = thread;
+  it.own = PartOf<std::byte>(scratch_, layout_.per_thread + thread * layout_.per_thread_bytes);
+  return it;
+}
+
+Attender::QueryRun Attender::RunFrom(int64_t begin, int64_t limit) const {
+  QueryRun run{begin, begin + 1};
+  while (run.end < limit && Query(run.end).request == Query(begin).request) ++run.end;
+  return run;
+}
+
+template <typename Body>
+void Attender::ForEachRun(const Item& it, const Body& body) const {
+  QueryRun run;
+  for (int64_t begin = it.query_begin; begin < it.query_end; begin = run.end) {
+    run = RunFrom(begin, it.query_end);
+    body(run);
+  }
+}
+
+const HcaShard& Attender::Shard(int64_t t, int64_t tile) const {
+  return work_.shards[static_cast<size_t>(work_.shard_offsets[static_cast<size_t>(t)] + tile)];
+}
+
+int64_t Attender::NumTiles(int64_t t) const {
+  const auto i = static_cast<size_t>(t);
+  switch (kind_) {
+    case AttentionKind::kSwa:
+      return 0;
+    case AttentionKind::kHca:
+      return work_.shard_offsets[i + 1] - work_.shard_offsets[i];
+    case AttentionKind::kCsa:
+      return CeilDiv(NumSelected(Query(t), index_topk_), kAttendRows);
+  }
+  return 0;
+}
+
+const Bf16* Attender::WindowRow(int32_t source) const {
+  return source < 0 ? inputs_.new_kv.row(-2 - source)
+                    : PoolRow<const Bf16>(inputs_.raw, PoolKind::kRaw, source);
+}
+
+const Bf16* Attender::MainRow(PoolKind kind, int64_t row) const {
+  return PoolRow<const Bf16>(inputs_.main, kind, row);
+}
+
+Attender::Partials Attender::OwnPartials(const Item& it, int64_t offset) const {
+  return {reinterpret_cast<float*>(it.own + offset), num_head_blocks_};
+}
+
+Attender::Partials Attender::SplitPartials(int64_t slot) const {
+  return {PartOf<float>(scratch_, layout_.split_partials) +
+              slot * kQueryBlock * num_head_blocks_ * kAttendPartialFloats,
+          num_head_blocks_};
+}
+
+float* Attender::KvRows(const Item& it) const {
+  return reinterpret_cast<float*>(it.own + layout_.kv_rows);
+}
+
+float* Attender::TransposedQuery(const Item& it, int64_t t, int64_t head_block) const {
+  return reinterpret_cast<float*>(it.own + layout_.q) +
+         ((t - it.query_begin) * num_head_blocks_ + head_block) * kHeadDim * kHeadBlock;
+}
+
+int64_t Attender::NumHeads(int64_t head_block) const {
+  return std::min(kHeadBlock, num_heads_ - head_block * kHeadBlock);
+}
+
+RequestCounts* Attender::CountsFor(const Item& it, int64_t t) const {
+  return it.heads.begin == 0 ? &CountsOf(context_, it.thread, Query(t).request) : nullptr;
+}
+
+void Attender::CountWindow(int64_t t, RequestCounts& counts) const {
+  const QueryToken& query = Query(t);
+  counts.query_tokens += 1;
+  counts.window_rows += query.window_rows;
+  const int32_t* sources = work_.window_sources.data() + t * kWindowRows;
+  for (int64_t i = 0; i < query.window_rows; ++i) {
+    if (sources[i] < 0) continue;
+    const int64_t position = query.position - query.window_rows + 1 + i;
+    counts.raw_ring_pages |= uint32_t{1} << RingPage(FormatOf(PoolKind::kRaw), position);
+  }
+}
+
+void Attender::TransposeQueries(const Item& it, QueryRun run) const {
+  for (int64_t t = run.begin; t < run.end; ++t) {
+    for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
+      AttendTransposeQ({.q = inputs_.q.row(t) + b * kHeadBlock * kHeadDim,
+                        .head_stride = kHeadDim,
+                        .num_heads = NumHeads(b),
+                        .q_t = TransposedQuery(it, t, b)});
+    }
+  }
+}
+
+void Attender::Tile(const Item& it, int64_t t, int64_t head_block, int64_t first_row,
+                    int64_t num_rows, const AttendPartial& out) const {
+  AttendTile({.q_t = TransposedQuery(it, t, head_block),
+              .kv = KvRows(it),
+              .panel_rows = kMaxRunRows,
+              .first_row = first_row,
+              .num_rows = num_rows,
+              .scores = reinterpret_cast<float*>(it.own + layout_.scores),
+              .out = out});
+}
+
+// The window tile of each token. The windows are ranges of one run of rows: the first token's
+// window, then the one newest row of each token after it.
+void Attender::Window(const Item& it, QueryRun run, const Partials& out) const {
+  std::array<const Bf16*, kMaxRunRows> rows{};
+  int64_t num_rows = 0;
+  for (int64_t t = run.begin; t < run.end; ++t) {
+    const int32_t* sources = work_.window_sources.data() + t * kWindowRows;
+    const int64_t window_rows = Query(t).window_rows;
+    for (int64_t i = t == run.begin ? 0 : window_rows - 1; i < window_rows; ++i) {
+      rows[static_cast<size_t>(num_rows++)] = WindowRow(sources[i]);
+    }
+  }
+  AttendWiden({.rows = rows.data(),
+               .num_rows = num_rows,
+               .kv = KvRows(it),
+               .panel_rows = kMaxRunRows,
+               .first_row = 0});
+  for (int64_t t = run.begin; t < run.end; ++t) {
+    const int64_t window_rows = Query(t).window_rows;
+    const int64_t window_end = Query(run.begin).window_rows + (t - run.begin);
+    for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
+      Tile(it, t, b, window_end - window_rows, window_rows, out.at(t - it.query_begin, b));
+    }
+    if (RequestCounts* counts = CountsFor(it, t)) CountWindow(t, *counts);
+  }
+}
+
+// Run `r` of the tiles of each token that has any of it.
+void Attender::Tiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
+  if (kind_ == AttentionKind::kHca) {
+    ShardTiles(it, run, r, out);
+  } else {
+    SelectedTiles(it, run, r, out);
+  }
+}
+
+// Tile `tile` of run `r` over widened rows [0, num_rows), merged into what the run has so far.
+void Attender::AddTile(const Item& it, int64_t t, int64_t tile, int64_t r, int64_t num_rows,
+                       const Partials& out) const {
+  for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
+    const AttendPartial into = out.at(t - it.query_begin, b);
+    if (tile == r * kRunTiles) {
+      Tile(it, t, b, 0, num_rows, into);
+    } else {
+      const AttendPartial partial =
+          AttendPartialAt(reinterpret_cast<float*>(it.own + layout_.tile));
+      Tile(it, t, b, 0, num_rows, partial);
+      AttendMerge({.from = partial, .into = into});
+    }
+  }
+  if (RequestCounts* counts = CountsFor(it, t)) counts->compressed_rows += num_rows;
+}
+
+// Tokens of a request see the same shards, but for rows that an event of the step added: a shard is
+// widened once, for the token that sees most of it.
+void Attender::ShardTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
+  for (int64_t tile = r * kRunTiles; tile < (r + 1) * kRunTiles; ++tile) {
+    int32_t widened_first = -1;
+    int32_t widened_rows = 0;
+    for (int64_t t = run.end - 1; t >= run.begin; --t) {  // the last token sees most
+      if (tile >= NumTiles(t)) continue;
+      const HcaShard& shard = Shard(t, tile);
+      if (shard.first_row != widened_first || shard.num_rows > widened_rows) {
+        const int32_t* pages = work_.main_pages.data() + shard.first_page;
+        WidenTile(it, shard.num_rows, [&](int64_t i) {
+          return MainRow(PoolKind::kHcaMain,
+                         int64_t{pages[i / kPageRows]} * kPageRows + i % kPageRows);
+        });
+        widened_first = shard.first_row;
+        widened_rows = shard.num_rows;
+      }
+      AddTile(it, t, tile, r, shard.num_rows, out);
+      if (RequestCounts* counts = CountsFor(it, t)) counts->shards += 1;
+    }
+  }
+}
+
+// The selected rows of each token, best first: no two tokens need have any in common.
+void Attender::SelectedTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
+  const auto* selected_rows = PartOf<int32_t>(scratch_, layout_.selected_rows);
+  for (int64_t t = run.begin; t < run.end; ++t) {
+    const int64_t num_selected = NumSelected(Query(t), index_topk_);
+    const int64_t end_tile = std::min((r + 1) * kRunTiles, NumTiles(t));
+    for (int64_t tile = r * kRunTiles; tile < end_tile; ++tile) {
+      const int64_t begin = tile * kAttendRows;
+      const int64_t num_rows = std::min(kAttendRows, num_selected - begin);
+      const int32_t* rows = selected_rows + t * index_topk_ + begin;
+      WidenTile(it, num_rows, [&](int64_t i) { return MainRow(PoolKind::kCsaMain, rows[i]); });
+      AddTile(it, t, tile, r, num_rows, out);
+    }
+  }
+}
+
+template <typename RowOf>
+void Attender::WidenTile(const Item& it, int64_t num_rows, const RowOf& row_of) const {
+  std::array<const Bf16*, kAttendRows> rows{};
+  for (int64_t i = 0; i < num_rows; ++i) rows[static_cast<size_t>(i)] = row_of(i);
+  AttendWiden({.rows = rows.data(),
+               .num_rows = num_rows,
+               .kv = KvRows(it),
+               .panel_rows = kMaxRunRows,
+               .first_row = 0});
+}
+
+void Attender::Merge(const Item& it, int64_t t, const Partials& from, const Partials& into) const {
+  for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
+    AttendMerge({.from = from.at(t - it.query_begin, b), .into = into.at(t - it.query_begin, b)});
+  }
+}
+
+void Attender::Finish(const Item& it, QueryRun run, const Partials& total) const {
+  for (int64_t t = run.begin; t < run.end; ++t) {
+    for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
+      const int64_t head = b * kHeadBlock;
+      AttendFinish({.partial = total.at(t - it.query_begin, b),
+                    .sink = inputs_.sink.data + head,
+                    .cos = outputs_.inverse_rope ? inputs_.rope.cos.row(t) : nullptr,
+                    .sin = outputs_.inverse_rope ? inputs_.rope.sin.row(t) : nullptr,
+                    .num_heads = NumHeads(b),
+                    .heads = outputs_.heads.row(t) + head * kHeadDim,
+                    .head_stride = kHeadDim,
+                    .log_sum_exp = outputs_.log_sum_exp.empty()
+                                       ? nullptr
+                                       : outputs_.log_sum_exp.row(t) + head});
+    }
+  }
+}
+
+}  // namespace millipede
