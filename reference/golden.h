@@ -223,8 +223,6 @@ class Decoder {
   std::map<int64_t, Quantized> index_;                 // by row
 };
 
-// What Decoder was called when it knew one kind.
-
 }  // namespace millipede::reference
 
 #endif  // MILLIPEDE_REFERENCE_GOLDEN_H_
