@@ -33,12 +33,18 @@ void Append(std::vector<T>& to, const std::vector<T>& from) {
 
 }  // namespace
 
-AlignedBytes::AlignedBytes(int64_t num_bytes)
-    : storage_(static_cast<size_t>(num_bytes) + 64, std::byte{0xFF}),
-      num_bytes_(static_cast<size_t>(num_bytes)) {
+void FillPattern(std::span<std::byte> bytes, uint32_t pattern) {
+  for (size_t i = 0; i < bytes.size(); i += sizeof(pattern)) {
+    std::memcpy(bytes.data() + i, &pattern, std::min(sizeof(pattern), bytes.size() - i));
+  }
+}
+
+AlignedBytes::AlignedBytes(int64_t num_bytes, uint32_t pattern)
+    : storage_(static_cast<size_t>(num_bytes) + 64), num_bytes_(static_cast<size_t>(num_bytes)) {
   void* begin = storage_.data();
   size_t space = storage_.size();
   begin_ = static_cast<std::byte*>(std::align(64, num_bytes_, begin, space));
+  FillPattern(span(), pattern);
 }
 
 const fixtures::LayerFixture& SharedFixture(const ModelConfig& config, AttentionKind kind,
@@ -249,8 +255,8 @@ std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
   std::vector<float> event_sin(events.size() * kRopePairs);
   Must(ComputeRopeRows(kind_, event_positions, MakeView(event_cos.data(), num_events, kRopePairs),
                        MakeView(event_sin.data(), num_events, kRopePairs)));
-  AlignedBytes workspace(plan.workspace_bytes(context.num_threads()));
-  AlignedBytes overlay(plan.overlay_bytes());
+  AlignedBytes workspace(plan.workspace_bytes(context.num_threads()), buffer_pattern);
+  AlignedBytes overlay(plan.overlay_bytes(), buffer_pattern);
   const auto elements = [num_tokens](int64_t width) {
     return static_cast<size_t>(num_tokens * width);
   };

@@ -20,10 +20,16 @@
 
 namespace millipede::testing {
 
-// 64-byte aligned bytes, filled with a pattern that reads as NaN in bf16 and float32.
+// A pattern that reads as NaN in bf16 and float32.
+inline constexpr uint32_t kNanPattern = 0xFFFFFFFF;
+
+// Repeats the pattern over the bytes; a last part of it where they end.
+void FillPattern(std::span<std::byte> bytes, uint32_t pattern);
+
+// 64-byte aligned bytes, filled with a pattern.
 class AlignedBytes {
  public:
-  explicit AlignedBytes(int64_t num_bytes);
+  explicit AlignedBytes(int64_t num_bytes, uint32_t pattern = kNanPattern);
   std::span<std::byte> span() { return {begin_, num_bytes_}; }
 
  private:
@@ -133,6 +139,9 @@ class DecodeWorld {
 
   EditX edit_x;
   EditRope edit_rope;
+
+  // What workspace and overlay hold before a run.
+  uint32_t buffer_pattern = kNanPattern;
 
  private:
   PoolKind state_kind() const {
