@@ -119,11 +119,15 @@ struct PackedWork {
 
 // An immutable plan, and the state of the step it describes (planned, run, committed per layer).
 // Copies share both. A plan borrows the spaces' bookkeeping and must not outlive it.
+//
+// A plan is live until its last layer is committed or every copy of it is dropped. A Request has at
+// most one live plan per kind, and what would pull the ground from under it is refused or noticed:
+// Request says which. Raw descriptors have no such memory; their ranges and epochs are checked.
 class Plan {
  public:
   // Checks everything, then packs. `num_layers` is the number of layers the plan serves. On error
   // nothing has been written anywhere; the error names request, field, value and what is allowed.
-  // See ErrorCode for the refusals.
+  // See ErrorCode for the refusals; kCallOrder if a request has a live plan of the kind already.
   static Result<Plan> Create(const ModelConfig& config, AttentionKind kind, int32_t num_layers,
                              const KindSpaces& spaces, std::span<const StepRequest> requests);
 

@@ -141,6 +141,14 @@ void SetRanges(Request::State& state, AttentionKind kind, const RequestRanges& r
   state.ranges[static_cast<size_t>(kind)] = ranges;
 }
 
+bool HasLivePlan(const Request::State& state, AttentionKind kind) {
+  return !state.live_plans[static_cast<size_t>(kind)].expired();
+}
+
+void SetLivePlan(Request::State& state, AttentionKind kind, const std::shared_ptr<void>& plan) {
+  state.live_plans[static_cast<size_t>(kind)] = plan;
+}
+
 Result<Request> Request::Create(const RequestSpaces& spaces, int64_t start_pos) {
   if (spaces.raw == nullptr) {
     return MakeError(ErrorCode::kInvalidArgument, "spaces.raw", "null; allowed: a page space");
