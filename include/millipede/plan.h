@@ -10,6 +10,7 @@
 
 #include "millipede/config.h"
 #include "millipede/pages.h"
+#include "millipede/request.h"
 #include "millipede/status.h"
 
 namespace millipede {
@@ -23,6 +24,11 @@ struct StepRequest {
   // The lists: those of `request` if it is set, else the raw descriptors in `pages`. Neither is
   // looked at for an inactive request. Entries of a ragged list behind the rows that the step reads
   // or writes are not looked at either, so pages may be acquired ahead.
+  //
+  // Raw descriptors go back to an earlier position p by handing in shorter ranges: every ring's
+  // ends at p and keeps its beginning, ragged ones end at the rows of p tokens. Accepted if the
+  // rings hold what the step reads: raw rows from max(0, p - 127) on, HCA state rows from the block
+  // of p on, CSA's from the block before it.
   const Request* request = nullptr;
   RequestPages pages;
 };

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "millipede/config.h"
-#include "millipede/pages.h"
+#include "millipede/request.h"
 
 namespace millipede {
 

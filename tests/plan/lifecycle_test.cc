@@ -260,6 +260,42 @@ TEST_P(CompressedLifecycle, ARingThatIsNotFullGrows) {
   ExpectRange(CommitLayer(plan, 0, {2}).at(0).state, begin, 1027);
 }
 
+// An engine rewinds by handing in ranges that end earlier: ring ranges keep their beginnings. Just
+// those positions are planned whose rows the rings still hold, and decoding on from there fills the
+// rings again.
+TEST_P(CompressedLifecycle, ShortenedRangesRewind) {
+  const EngineRequest request(kind_, spaces_, 5300, random_);
+  for (const int64_t position : {5, 8, 9, 127, 128, 129, 260, 384, 511, 1000}) {
+    const StepRequest last = request.Step(position, 1);
+    const RowRange raw = last.pages.raw.valid;
+    const RowRange state = last.pages.state.valid;
+    for (int64_t to = std::max<int64_t>(0, position - 140); to <= position; ++to) {
+      SCOPED_TRACE(::testing::Message() << position << " to " << to);
+      StepRequest step = request.Step(to, 5);
+      step.pages.raw.valid = {raw.begin, to};
+      step.pages.state.valid = {state.begin, to};
+      if (kind_ == AttentionKind::kCsa) step.pages.inner_state.valid = {state.begin, to};
+      const int64_t block =
+          kind_ == AttentionKind::kHca ? to / 128 * 128 : std::max<int64_t>(0, to / 4 * 4 - 4);
+      const bool raw_held = raw.begin <= std::max<int64_t>(0, to - 127);
+      const bool held = raw_held && state.begin <= block;
+      auto plan = Plan::Create(ModelConfig::Tiny(), kind_, 1, spaces_.views(kind_), {&step, 1});
+      ASSERT_EQ(plan.has_value(), held);
+      if (!held) {
+        const bool malformed = raw.begin > to || (raw_held && state.begin > to);
+        EXPECT_EQ(plan.error().code,
+                  malformed ? ErrorCode::kRangeMismatch : ErrorCode::kRangeMissingRows);
+        continue;
+      }
+      RunLayer(*plan, 0);
+      const RequestRanges ranges = CommitLayer(*plan, 0, {5}).at(0);
+      ExpectRange(ranges.raw, std::max(raw.begin, to + 5 - 128), to + 5);
+      ExpectRange(ranges.state,
+                  std::max(state.begin, to + 5 - (kind_ == AttentionKind::kHca ? 128 : 8)), to + 5);
+    }
+  }
+}
+
 // A release in any one of the spaces is noticed, and it is that space's pages that are checked.
 TEST_P(CompressedLifecycle, EverySpaceIsRechecked) {
   struct List {
