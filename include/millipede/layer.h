@@ -100,7 +100,8 @@ class Layer {
   // `overlay` (plan.overlay_bytes(), 64-byte aligned), which the caller keeps until commit; rings
   // are not written. `workspace` has plan.workspace_bytes(threads), 64-byte aligned. A rerun before
   // commit gives the same bits. kPlanMismatch, kBufferTooSmall, kShapeMismatch, kCallOrder (already
-  // committed), and the page errors if pages were released since the plan was made.
+  // committed, or a request was released), and the page errors if pages were released since the
+  // plan was made.
   Status Run(Context& context, const Plan& plan, int32_t layer_index, const LayerPools& pools,
              const StepTensors& tensors, std::span<std::byte> workspace,
              std::span<std::byte> overlay, const StepActivations& activations = {}) const;
@@ -122,8 +123,13 @@ TensorView<const float, 2> OverlayInnerState(const Plan& plan, std::span<const s
 // Writes the accepted tokens' rows of one layer from its overlay into its rings. `accepted` has one
 // count in [0, num_tokens] per request of the batch; the first layer's commit fixes it. The last
 // layer's commit advances the ranges of Request objects and returns every request's new ranges (an
-// empty vector before). kCallOrder for a layer that was not run or is already committed;
-// kInvalidArgument for counts out of range or other than the first layer's.
+// empty vector before). kCallOrder for a layer that was not run or is already committed, or if a
+// request was released; kInvalidArgument for counts out of range or other than the first layer's;
+// and the errors of Layer::Run that concern pools, overlay and pages.
+//
+// A plan dropped between its first commit and its last leaves positions where they were, but the
+// rings hold only what every layer has: rows that were overwritten are missing from the ranges, and
+// a step that needs them is refused with kRangeMissingRows.
 Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, int32_t layer_index,
                                           const LayerPools& pools,
                                           std::span<const std::byte> overlay,

@@ -1,5 +1,5 @@
 // Paged caches: page spaces (who owns a page), layer pools (one layer's bytes) and page lists (the
-// pages of one request).
+// pages of one request). The default owner of such lists is Request, request.h.
 //
 // A page space owns page ids, epochs and reference counts for all layers that share it. A layer
 // pool holds one layer's bytes for a space. A request names its pages in lists of {page, epoch};
@@ -196,57 +196,6 @@ class LayerPool {
   struct State;
   explicit LayerPool(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
-};
-
-// The page spaces a Request draws from; borrowed, and outliving it. A null space means that kinds
-// which need it are not used. The raw space is shared by all kinds.
-struct RequestSpaces {
-  PageSpace* raw = nullptr;
-  PageSpace* hca_main = nullptr;
-  PageSpace* hca_state = nullptr;
-  PageSpace* csa_main = nullptr;
-  PageSpace* csa_index = nullptr;
-  PageSpace* csa_state = nullptr;
-  PageSpace* csa_inner_state = nullptr;
-
-  bool Has(AttentionKind kind) const;
-  KindSpaces views(AttentionKind kind) const;
-};
-
-// The pages of one request in every space, and how far each kind has got. Its pages go back to the
-// spaces when it is destroyed or released. All kinds share the raw entries, each with a range of
-// its own.
-class Request {
- public:
-  // Acquires the pages of a request that holds `start_pos` tokens of history; with start_pos > 0
-  // the caller then fills the rows itself (an imported cache). kInvalidArgument if raw is null or
-  // start_pos lies outside [0, kMaxContextTokens]; kOutOfPages with nothing acquired.
-  static Result<Request> Create(const RequestSpaces& spaces, int64_t start_pos = 0);
-
-  Request(Request&&) noexcept;
-  Request& operator=(Request&&) noexcept;
-  ~Request();
-
-  // Acquires what ragged lists lack for `num_tokens` more tokens of every kind. All or nothing:
-  // kInvalidArgument if num_tokens is negative, kContextCeiling past kMaxContextTokens,
-  // kOutOfPages, kCallOrder after Release.
-  Status Prepare(int64_t num_tokens);
-
-  // Tokens committed for the kind; 0 for a kind whose spaces were not given.
-  int64_t position(AttentionKind kind) const;
-
-  // Views of this request's lists for the kind; valid until the next call that changes them.
-  RequestPages pages(AttentionKind kind) const;
-
-  // Gives every page back; the request is empty afterwards, and a second call does nothing.
-  Status Release();
-
-  struct State;  // internal
-  const std::shared_ptr<State>& state() const { return state_; }
-
- private:
-  explicit Request(std::shared_ptr<State> state);
-  std::shared_ptr<State> state_;
 };
 
 }  // namespace millipede

@@ -10,6 +10,7 @@
 
 #include "millipede/config.h"
 #include "millipede/pages.h"
+#include "millipede/request.h"
 #include "millipede/status.h"
 
 namespace millipede {
@@ -23,6 +24,11 @@ struct StepRequest {
   // The lists: those of `request` if it is set, else the raw descriptors in `pages`. Neither is
   // looked at for an inactive request. Entries of a ragged list behind the rows that the step reads
   // or writes are not looked at either, so pages may be acquired ahead.
+  //
+  // Raw descriptors go back to an earlier position p by handing in shorter ranges: every ring's
+  // ends at p and keeps its beginning, ragged ones end at the rows of p tokens. Accepted if the
+  // rings hold what the step reads: raw rows from max(0, p - 127) on, HCA state rows from the block
+  // of p on, CSA's from the block before it.
   const Request* request = nullptr;
   RequestPages pages;
 };
@@ -119,11 +125,15 @@ struct PackedWork {
 
 // An immutable plan, and the state of the step it describes (planned, run, committed per layer).
 // Copies share both. A plan borrows the spaces' bookkeeping and must not outlive it.
+//
+// A plan is live until its last layer is committed or every copy of it is dropped. A Request has at
+// most one live plan per kind, and what would pull the ground from under it is refused or noticed:
+// Request says which. Raw descriptors have no such memory; their ranges and epochs are checked.
 class Plan {
  public:
   // Checks everything, then packs. `num_layers` is the number of layers the plan serves. On error
   // nothing has been written anywhere; the error names request, field, value and what is allowed.
-  // See ErrorCode for the refusals.
+  // See ErrorCode for the refusals; kCallOrder if a request has a live plan of the kind already.
   static Result<Plan> Create(const ModelConfig& config, AttentionKind kind, int32_t num_layers,
                              const KindSpaces& spaces, std::span<const StepRequest> requests);
 

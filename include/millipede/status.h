@@ -35,7 +35,7 @@ enum class ErrorCode : uint8_t {
   kDoubleFree,        // a released page has no owner, or stands twice in the list to release
   kBufferTooSmall,    // a workspace or overlay buffer is smaller than the plan asks for
   kPlanMismatch,      // pools, configuration or buffers are not those the plan was made for
-  kCallOrder,         // run or commit is not allowed in the plan's present state
+  kCallOrder,         // the call is not allowed in the present state of the plan or request
 };
 
 // The code's name without its leading k, for example "StaleEpoch".

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/checked.h"
 #include "geometry/visibility.h"
 #include "millipede/config.h"
 #include "millipede/pages.h"
@@ -36,6 +37,17 @@ constexpr RowRange StateRowsHeld(AttentionKind kind, int64_t start) {
   const int64_t open_block = start / ratio * ratio;
   const int64_t overlap = kind == AttentionKind::kCsa ? ratio : 0;
   return {std::max<int64_t>(0, open_block - overlap), start};
+}
+
+// The lowest start whose raw rows a ring holds that has those from position `begin` on.
+constexpr int64_t EarliestRawStart(int64_t begin) {
+  return begin == 0 ? 0 : begin + kWindowRows - 1;
+}
+
+// The same of the state rows of a compressed kind.
+constexpr int64_t EarliestStateStart(AttentionKind kind, int64_t begin) {
+  const int64_t overlap = kind == AttentionKind::kCsa ? RatioOf(kind) : 0;
+  return begin == 0 ? 0 : RoundUp(begin + overlap, RatioOf(kind));
 }
 
 }  // namespace millipede

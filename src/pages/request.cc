@@ -1,87 +1,14 @@
+#include "millipede/request.h"
+
 #include <algorithm>
 
 #include "base/error.h"
 #include "geometry/rings.h"
 #include "geometry/visibility.h"
-#include "millipede/pages.h"
-#include "pages/request_state.h"
+#include "pages/request_lists.h"
 
 namespace millipede {
 namespace {
-
-constexpr std::array<AttentionKind, kNumAttentionKinds> kKinds = {
-    AttentionKind::kSwa, AttentionKind::kHca, AttentionKind::kCsa};
-
-// One of a request's lists and the space it draws from.
-struct List {
-  const char* name;
-  PageSpace* RequestSpaces::*space;
-  std::vector<PageEntry> Request::State::*pages;
-};
-constexpr std::array<List, 7> kLists = {{
-    {"raw", &RequestSpaces::raw, &Request::State::raw},
-    {"hca_main", &RequestSpaces::hca_main, &Request::State::hca_main},
-    {"hca_state", &RequestSpaces::hca_state, &Request::State::hca_state},
-    {"csa_main", &RequestSpaces::csa_main, &Request::State::csa_main},
-    {"csa_index", &RequestSpaces::csa_index, &Request::State::csa_index},
-    {"csa_state", &RequestSpaces::csa_state, &Request::State::csa_state},
-    {"csa_inner_state", &RequestSpaces::csa_inner_state, &Request::State::csa_inner_state},
-}};
-
-// Pages of each of kLists.
-using PageCounts = std::array<int64_t, kLists.size()>;
-
-// Pages of a request with `hca_tokens` and `csa_tokens` tokens.
-PageCounts CountPages(const RequestSpaces& spaces, int64_t hca_tokens, int64_t csa_tokens) {
-  PageCounts counts{};
-  counts[0] = FormatOf(PoolKind::kRaw).ring_pages;
-  if (spaces.Has(AttentionKind::kHca)) {
-    counts[1] = PagesForRows(CompressedRows(AttentionKind::kHca, hca_tokens));
-    counts[2] = FormatOf(PoolKind::kHcaState).ring_pages;
-  }
-  if (spaces.Has(AttentionKind::kCsa)) {
-    counts[3] = PagesForRows(CompressedRows(AttentionKind::kCsa, csa_tokens));
-    counts[4] = counts[3];
-    counts[5] = FormatOf(PoolKind::kCsaState).ring_pages;
-    counts[6] = FormatOf(PoolKind::kCsaInnerState).ring_pages;
-  }
-  return counts;
-}
-
-// Grows every list to `counts` pages at least, or none: what is missing is compared with what is
-// free before anything is acquired. Lists may draw from one space.
-Status Grow(Request::State& state, const PageCounts& counts) {
-  PageCounts missing{};
-  for (size_t i = 0; i < kLists.size(); ++i) {
-    const auto num_pages = static_cast<int64_t>((state.*kLists[i].pages).size());
-    missing[i] = std::max<int64_t>(0, counts[i] - num_pages);
-  }
-  for (size_t i = 0; i < kLists.size(); ++i) {
-    if (missing[i] == 0) continue;
-    const PageSpace* space = state.spaces.*kLists[i].space;
-    int64_t wanted = 0;
-    for (size_t j = 0; j < kLists.size(); ++j) {
-      if (state.spaces.*kLists[j].space == space) wanted += missing[j];
-    }
-    if (wanted > space->num_free()) {
-      return MakeError(ErrorCode::kOutOfPages, kLists[i].name,
-                       "{} pages needed; allowed: at most {} free", wanted, space->num_free());
-    }
-  }
-  for (size_t i = 0; i < kLists.size(); ++i) {
-    std::vector<PageEntry>& pages = state.*kLists[i].pages;
-    pages.reserve(pages.size() + static_cast<size_t>(missing[i]));
-  }
-  for (size_t i = 0; i < kLists.size(); ++i) {
-    if (missing[i] == 0) continue;
-    std::vector<PageEntry>& pages = state.*kLists[i].pages;
-    const size_t old_size = pages.size();
-    pages.resize(old_size + static_cast<size_t>(missing[i]));
-    MILLIPEDE_RETURN_IF_ERROR(
-        (state.spaces.*kLists[i].space)->Acquire(std::span(pages).subspan(old_size)));
-  }
-  return {};
-}
 
 // The ranges of a kind after `position` tokens.
 RequestRanges RangesAt(AttentionKind kind, int64_t position) {
@@ -108,7 +35,7 @@ bool RequestSpaces::Has(AttentionKind kind) const {
   if (raw == nullptr) return false;
   switch (kind) {
     case AttentionKind::kSwa:
-      return true;
+      return swa;
     case AttentionKind::kHca:
       return hca_main != nullptr && hca_state != nullptr;
     case AttentionKind::kCsa:
@@ -141,6 +68,14 @@ void SetRanges(Request::State& state, AttentionKind kind, const RequestRanges& r
   state.ranges[static_cast<size_t>(kind)] = ranges;
 }
 
+bool HasLivePlan(const Request::State& state, AttentionKind kind) {
+  return !state.live_plans[static_cast<size_t>(kind)].expired();
+}
+
+void SetLivePlan(Request::State& state, AttentionKind kind, const std::shared_ptr<void>& plan) {
+  state.live_plans[static_cast<size_t>(kind)] = plan;
+}
+
 Result<Request> Request::Create(const RequestSpaces& spaces, int64_t start_pos) {
   if (spaces.raw == nullptr) {
     return MakeError(ErrorCode::kInvalidArgument, "spaces.raw", "null; allowed: a page space");
@@ -151,8 +86,8 @@ Result<Request> Request::Create(const RequestSpaces& spaces, int64_t start_pos) 
   }
   auto state = std::make_shared<State>();
   state->spaces = spaces;
-  MILLIPEDE_RETURN_IF_ERROR(Grow(*state, CountPages(spaces, start_pos, start_pos)));
-  for (const AttentionKind kind : kKinds) {
+  MILLIPEDE_RETURN_IF_ERROR(Grow(*state, CountPages(spaces, {start_pos, start_pos, start_pos})));
+  for (const AttentionKind kind : kAttentionKinds) {
     if (spaces.Has(kind)) SetRanges(*state, kind, RangesAt(kind, start_pos));
   }
   return Request(std::move(state));
@@ -172,22 +107,41 @@ Request& Request::operator=(Request&& other) noexcept {
 Request::~Request() { static_cast<void>(Release()); }
 
 Status Request::Prepare(int64_t num_tokens) {
-  if (state_ == nullptr || state_->released) {
-    return MakeError(ErrorCode::kCallOrder, "request", "released; allowed: a live request");
-  }
+  MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
   if (num_tokens < 0) {
     return MakeError(ErrorCode::kInvalidArgument, "num_tokens", "{}; allowed: at least 0",
                      num_tokens);
   }
-  for (const AttentionKind kind : kKinds) {
+  std::array<int64_t, kNumAttentionKinds> tokens{};
+  for (const AttentionKind kind : kAttentionKinds) {
     const int64_t room = kMaxContextTokens - position(kind);
     if (state_->spaces.Has(kind) && num_tokens > room) {
       return MakeError(ErrorCode::kContextCeiling, "num_tokens",
                        "{} at position {}; allowed: at most {}", num_tokens, position(kind), room);
     }
+    tokens[static_cast<size_t>(kind)] = position(kind) + std::min(num_tokens, room);
   }
-  return Grow(*state_, CountPages(state_->spaces, position(AttentionKind::kHca) + num_tokens,
-                                  position(AttentionKind::kCsa) + num_tokens));
+  return Grow(*state_, CountPages(state_->spaces, tokens));
+}
+
+Status Request::Rewind(int64_t position) {
+  MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
+  MILLIPEDE_RETURN_IF_ERROR(CheckUnplanned(*state_));
+  for (const AttentionKind kind : kAttentionKinds) {
+    if (!state_->spaces.Has(kind)) continue;
+    if (position < 0 || position > this->position(kind)) {
+      return MakeError(ErrorCode::kInvalidArgument, "position",
+                       "{}; allowed: 0 to {}, the position of {}", position, this->position(kind),
+                       KindName(kind));
+    }
+  }
+  MILLIPEDE_RETURN_IF_ERROR(CheckRewind(*state_, position));
+  RewindRanges(*state_, position);
+  return {};
+}
+
+int64_t Request::EarliestRewind() const {
+  return CheckLive(state_.get()) ? EarliestStart(*state_) : 0;
 }
 
 int64_t Request::position(AttentionKind kind) const {
@@ -218,7 +172,7 @@ Status Request::Release() {
   State& s = *state_;
   s.released = true;
   Status first_error;
-  for (const List& list : kLists) {
+  for (const RequestList& list : kRequestLists) {
     std::vector<PageEntry>& pages = s.*list.pages;
     // Without pages the space is not touched: it may be null.
     if (pages.empty()) continue;

@@ -4,10 +4,11 @@
 #define MILLIPEDE_PAGES_REQUEST_STATE_H_
 
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "millipede/config.h"
-#include "millipede/pages.h"
+#include "millipede/request.h"
 
 namespace millipede {
 
@@ -27,10 +28,20 @@ struct Request::State {
   std::vector<PageEntry> csa_inner_state;
 
   std::array<RequestRanges, kNumAttentionKinds> ranges;  // by AttentionKind
+
+  // By AttentionKind, the plan that is live: made, and neither committed nor dropped. Expired if
+  // there is none.
+  std::array<std::weak_ptr<const void>, kNumAttentionKinds> live_plans;
 };
 
 const RequestRanges& RangesOf(const Request::State& state, AttentionKind kind);
 void SetRanges(Request::State& state, AttentionKind kind, const RequestRanges& ranges);
+
+// Whether a plan of the kind is live.
+bool HasLivePlan(const Request::State& state, AttentionKind kind);
+
+// `plan` is live from now on; null ends the present one's life.
+void SetLivePlan(Request::State& state, AttentionKind kind, const std::shared_ptr<void>& plan);
 
 }  // namespace millipede
 

@@ -157,6 +157,10 @@ Result<Plan> Plan::Create(const ModelConfig& config, AttentionKind kind, int32_t
     state->num_raw_pages = CountRawPages(*state);
     state->progress.layers.assign(static_cast<size_t>(num_layers), LayerProgress::kPlanned);
     state->fingerprint = HashPlan(*state);
+    // Nothing fails from here on, so a refused plan is not live.
+    for (const PlannedOwner& owner : state->owners) {
+      if (owner.state != nullptr) SetLivePlan(*owner.state, kind, state);
+    }
     return Plan(std::move(state));
   } catch (const std::bad_alloc&) {
     return MakeError(ErrorCode::kOutOfMemory, "requests", "the packed work does not fit in memory");

@@ -21,22 +21,13 @@ Status CheckLayer(const Plan::State& plan, int32_t layer) {
   return {};
 }
 
-// Two plans of one request may be live. The commit of one advances the request, and then the rows
-// the other names are no longer those it was made for.
-Status CheckOwnersUnmoved(const Plan::State& plan) {
+// The pages of a released request are not always free: others may share them.
+Status CheckOwnersAlive(const Plan::State& plan) {
   for (size_t r = 0; r < plan.owners.size(); ++r) {
     const PlannedOwner& owner = plan.owners[r];
-    if (owner.state == nullptr) continue;
-    const RequestRanges& ranges = RangesOf(*owner.state, plan.kind);
-    for (const ListSpec& spec : ListsOfKind(plan.kind)) {
-      const RowRange now = ranges.*spec.range;
-      const RowRange planned = owner.ranges.*spec.range;
-      if (now.begin != planned.begin || now.end != planned.end) {
-        return MakeRequestError(ErrorCode::kRangeMismatch, static_cast<int64_t>(r),
-                                fmt::format("{}.valid", spec.name),
-                                "[{}, {}); allowed: [{}, {}), as planned", now.begin, now.end,
-                                planned.begin, planned.end);
-      }
+    if (owner.state != nullptr && owner.state->released) {
+      return MakeRequestError(ErrorCode::kCallOrder, static_cast<int64_t>(r), "request",
+                              "released since the plan was made; allowed: a live request");
     }
   }
   return {};
@@ -69,6 +60,25 @@ RowRange Advance(const ListSpec& spec, AttentionKind kind, RowRange range, int64
   const int64_t end = start + accepted;
   if (!spec.is_ring()) return {0, CompressedRows(kind, end)};
   return {std::max(range.begin, end - spec.format().ring_rows()), end};
+}
+
+// Once a layer has committed, its rings lack the rows that the new ones took the place of, whether
+// or not the other layers follow: if the plan is dropped before they do, the request must not be
+// planned as if it still had them.
+void ForgetOverwrittenRows(Plan::State& plan, std::span<const int64_t> accepted) {
+  for (size_t r = 0; r < plan.owners.size(); ++r) {
+    const PlannedRequest& request = plan.work.requests[r];
+    const PlannedOwner& owner = plan.owners[r];
+    if (owner.state == nullptr) continue;
+    RequestRanges ranges = owner.ranges;
+    for (const ListSpec& spec : ListsOfKind(plan.kind)) {
+      if (!spec.is_ring()) continue;
+      RowRange& range = ranges.*spec.range;
+      const RowRange after = Advance(spec, plan.kind, range, request.start_pos, accepted[r]);
+      range.begin = std::min(after.begin, range.end);
+    }
+    SetRanges(*owner.state, plan.kind, ranges);
+  }
 }
 
 Status RecheckList(const Plan::State& plan, const PlannedList& list) {
@@ -106,7 +116,7 @@ Status RecheckPages(Plan::State& plan) {
 Status BeginRun(Plan::State& plan, int32_t layer) {
   MILLIPEDE_RETURN_IF_ERROR(CheckLayer(plan, layer));
   MILLIPEDE_RETURN_IF_ERROR(RecheckPages(plan));
-  return CheckOwnersUnmoved(plan);
+  return CheckOwnersAlive(plan);
 }
 
 void MarkRun(Plan::State& plan, int32_t layer) {
@@ -121,7 +131,7 @@ Status BeginCommit(Plan::State& plan, int32_t layer, std::span<const int64_t> ac
   }
   MILLIPEDE_RETURN_IF_ERROR(CheckAccepted(plan, accepted));
   MILLIPEDE_RETURN_IF_ERROR(RecheckPages(plan));
-  return CheckOwnersUnmoved(plan);
+  return CheckOwnersAlive(plan);
 }
 
 std::vector<RequestRanges> FinishCommit(Plan::State& plan, int32_t layer,
@@ -129,7 +139,10 @@ std::vector<RequestRanges> FinishCommit(Plan::State& plan, int32_t layer,
   PlanProgress& progress = plan.progress;
   progress.layers[static_cast<size_t>(layer)] = LayerProgress::kCommitted;
   progress.accepted.assign(accepted.begin(), accepted.end());
-  if (++progress.num_committed < plan.num_layers) return {};
+  if (++progress.num_committed < plan.num_layers) {
+    if (progress.num_committed == 1) ForgetOverwrittenRows(plan, accepted);
+    return {};
+  }
 
   std::vector<RequestRanges> ranges(plan.owners.size());
   for (size_t r = 0; r < ranges.size(); ++r) {
@@ -140,7 +153,9 @@ std::vector<RequestRanges> FinishCommit(Plan::State& plan, int32_t layer,
       ranges[r].*spec.range =
           Advance(spec, plan.kind, owner.ranges.*spec.range, request.start_pos, accepted[r]);
     }
-    if (owner.state != nullptr) SetRanges(*owner.state, plan.kind, ranges[r]);
+    if (owner.state == nullptr) continue;
+    SetRanges(*owner.state, plan.kind, ranges[r]);
+    SetLivePlan(*owner.state, plan.kind, nullptr);
   }
   return ranges;
 }

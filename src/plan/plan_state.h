@@ -67,8 +67,8 @@ struct Plan::State {
 Status RecheckPages(Plan::State& plan);
 
 // Before layer `layer` of the plan runs: kInvalidArgument if there is no such layer, kCallOrder if
-// it is committed, kRangeMismatch if a Request object has moved on since the plan was made (another
-// plan of it was committed), and the errors of RecheckPages.
+// it is committed or a Request object was released since the plan was made, and the errors of
+// RecheckPages.
 Status BeginRun(Plan::State& plan, int32_t layer);
 
 // After it ran.
@@ -81,7 +81,8 @@ Status BeginCommit(Plan::State& plan, int32_t layer, std::span<const int64_t> ac
 
 // After they were written, with the counts BeginCommit let pass. The last layer's call advances the
 // ranges of Request objects and returns [requests] new ranges, zero for requests without tokens;
-// the others' return none.
+// the others' return none, but the first one's cuts off the ranges of Request objects the old ring
+// rows that its layer no longer has.
 std::vector<RequestRanges> FinishCommit(Plan::State& plan, int32_t layer,
                                         std::span<const int64_t> accepted);
 

@@ -65,7 +65,8 @@ Status CheckAmount(const ModelConfig& config, AttentionKind kind,
   return {};
 }
 
-// A Request object has to be alive and to draw from the spaces the plan is made for.
+// A Request object has to be alive, without another live plan of the kind, and to draw from the
+// spaces the plan is made for.
 Status CheckOwner(const StepRequest& request, AttentionKind kind, const KindSpaces& spaces,
                   int64_t r) {
   if (request.request == nullptr) return {};
@@ -73,6 +74,12 @@ Status CheckOwner(const StepRequest& request, AttentionKind kind, const KindSpac
   if (state == nullptr || state->released) {
     return MakeRequestError(ErrorCode::kInvalidArgument, r, "request",
                             "released or moved from; allowed: a live request");
+  }
+  if (HasLivePlan(*state, kind)) {
+    return MakeRequestError(ErrorCode::kCallOrder, r, "request",
+                            "another {} plan of it is live; allowed: one at a time, until its last "
+                            "layer is committed or it is dropped",
+                            KindName(kind));
   }
   const KindSpaces own_spaces = state->spaces.views(kind);
   for (const ListSpec& spec : ListsOfKind(kind)) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 
@@ -78,6 +79,28 @@ TEST(Rings, StateRowsHeldAreWhatLaterEventsPool) {
     }
   }
   EXPECT_EQ(StateRowsHeld(kSwa, 100).end, 0);
+}
+
+TEST(Rings, EarliestStartsAreTheFirstWhoseRowsAreHeld) {
+  for (int64_t begin = 0; begin < 400; ++begin) {
+    int64_t raw = 0;
+    while (RawRowsRead(raw).begin < begin) ++raw;
+    EXPECT_EQ(EarliestRawStart(begin), raw) << begin;
+    for (const auto kind : {kHca, kCsa}) {
+      int64_t state = 0;
+      while (StateRowsHeld(kind, state).begin < begin) ++state;
+      EXPECT_EQ(EarliestStateStart(kind, begin), state) << begin;
+    }
+  }
+}
+
+// A ring that has just been filled by decoding holds what one token less needs.
+TEST(Rings, OneTokenBackIsAlwaysHeld) {
+  for (int64_t end = 1; end < 700; ++end) {
+    EXPECT_LE(EarliestRawStart(std::max<int64_t>(0, end - 128)), end - 1);
+    EXPECT_LE(EarliestStateStart(kHca, std::max<int64_t>(0, end - 128)), end - 1);
+    EXPECT_LE(EarliestStateStart(kCsa, std::max<int64_t>(0, end - 8)), end - 1);
+  }
 }
 
 }  // namespace

@@ -1,12 +1,15 @@
+#include "millipede/request.h"
+
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "millipede/pages.h"
 #include "pages/request_state.h"
 
 namespace millipede {
@@ -281,6 +284,151 @@ TEST(Request, AHolderOfTheStateSeesTheRelease) {
   }
   EXPECT_TRUE(state->released);
   EXPECT_EQ(s.Free(), kAmple);
+}
+
+// --- Rewind --------------------------------------------------------------------------------------
+
+void ExpectRefused(const Status& status, ErrorCode code, const std::string& field,
+                   const std::string& text) {
+  ASSERT_FALSE(status) << text;
+  EXPECT_EQ(ErrorCodeName(status.error().code), ErrorCodeName(code)) << status.error().message;
+  EXPECT_EQ(status.error().field, field) << status.error().message;
+  EXPECT_NE(status.error().message.find(text), std::string::npos) << status.error().message;
+}
+
+// Ranges of a request that decoded every token of [0, position) here.
+void Decoded(Request& request, int64_t position) {
+  const auto last = [position](int64_t rows) {
+    return RowRange{std::max<int64_t>(0, position - rows), position};
+  };
+  SetRanges(*request.state(), kSwa, {.raw = last(128)});
+  SetRanges(*request.state(), kHca,
+            {.raw = last(128), .main = {0, position / 128}, .state = last(128)});
+  SetRanges(*request.state(), kCsa,
+            {.raw = last(128),
+             .main = {0, position / 4},
+             .index = {0, position / 4},
+             .state = last(8),
+             .inner_state = last(8)});
+}
+
+// The rows that a step at `start` reads, by the rules of attention and pooling.
+bool Holds(const Request& request, int64_t start) {
+  const int64_t window = std::max<int64_t>(0, start - 127);
+  const int64_t hca_block = start / 128 * 128;
+  const int64_t csa_block = std::max<int64_t>(0, start / 4 * 4 - 4);
+  return request.pages(kSwa).raw.valid.begin <= window &&
+         request.pages(kHca).raw.valid.begin <= window &&
+         request.pages(kCsa).raw.valid.begin <= window &&
+         request.pages(kHca).state.valid.begin <= hca_block &&
+         request.pages(kCsa).state.valid.begin <= csa_block &&
+         request.pages(kCsa).inner_state.valid.begin <= csa_block;
+}
+
+TEST(RequestRewind, GoesAsFarAsEveryRingHoldsTheRows) {
+  Spaces s(kAmple);
+  for (const int64_t position :
+       {0, 1, 3, 4, 5, 7, 8, 9, 12, 100, 127, 128, 129, 255, 256, 257, 300, 384, 511, 1000}) {
+    for (const bool decoded : {true, false}) {  // or imported
+      SCOPED_TRACE(::testing::Message() << position << ' ' << decoded);
+      auto request = Request::Create(s.spaces, position);
+      ASSERT_TRUE(request);
+      if (decoded) Decoded(*request, position);
+      int64_t earliest = position;
+      while (earliest > 0 && Holds(*request, earliest - 1)) --earliest;
+      EXPECT_EQ(request->EarliestRewind(), earliest);
+      if (decoded) {
+        EXPECT_LE(earliest, std::max<int64_t>(0, position - 1));
+      }
+      if (decoded && position > 128) {
+        EXPECT_EQ(earliest, position - 1);
+      }
+      for (int64_t to = std::max<int64_t>(0, earliest - 3); to < earliest; ++to) {
+        ExpectRefused(request->Rewind(to), ErrorCode::kRangeMissingRows, "position",
+                      "allowed: at least " + std::to_string(earliest));
+        EXPECT_EQ(request->position(kHca), position);
+      }
+      const RequestPages hca = request->pages(kHca);
+      const RequestPages csa = request->pages(kCsa);
+      const auto free = s.Free();
+      EXPECT_TRUE(request->Rewind(position));
+      EXPECT_TRUE(request->Rewind(earliest));
+      for (const auto kind : {kSwa, kHca, kCsa}) {
+        ExpectRange(request->pages(kind).raw.valid, hca.raw.valid.begin, earliest);
+      }
+      ExpectRange(request->pages(kHca).main.valid, 0, earliest / 128);
+      ExpectRange(request->pages(kHca).state.valid, hca.state.valid.begin, earliest);
+      ExpectRange(request->pages(kCsa).main.valid, 0, earliest / 4);
+      ExpectRange(request->pages(kCsa).index.valid, 0, earliest / 4);
+      ExpectRange(request->pages(kCsa).state.valid, csa.state.valid.begin, earliest);
+      ExpectRange(request->pages(kCsa).inner_state.valid, csa.inner_state.valid.begin, earliest);
+      EXPECT_EQ(s.Free(), free);  // pages stay
+      EXPECT_EQ(request->EarliestRewind(), earliest);
+    }
+  }
+}
+
+TEST(RequestRewind, TheRefusalNamesRingAndRow) {
+  Spaces s(kAmple);
+  auto request = Request::Create(s.spaces, 300);
+  ASSERT_TRUE(request);
+  Decoded(*request, 300);
+  ExpectRefused(request->Rewind(298), ErrorCode::kRangeMissingRows, "position",
+                "298 reads rows from 171 of the ring swa.raw, which holds [172, 300); allowed: at "
+                "least 299");
+  SetRanges(*request->state(), kSwa, {.raw = {0, 300}});
+  SetRanges(*request->state(), kHca, {.raw = {0, 300}, .main = {0, 2}, .state = {256, 300}});
+  SetRanges(*request->state(), kCsa,
+            {.raw = {0, 300}, .main = {0, 75}, .index = {0, 75}, .state = {0, 300}});
+  ExpectRefused(request->Rewind(255), ErrorCode::kRangeMissingRows, "position",
+                "255 reads rows from 128 of the ring hca.state");
+  EXPECT_EQ(request->EarliestRewind(), 256);
+}
+
+TEST(RequestRewind, KindsAtDifferentPositionsMeet) {
+  Spaces s(kAmple);
+  auto request = Request::Create(s.spaces, 0);
+  ASSERT_TRUE(request);
+  Decoded(*request, 50);
+  SetRanges(*request->state(), kSwa, {.raw = {0, 53}});  // the others' plans came to nothing
+  ExpectRefused(request->Rewind(51), ErrorCode::kInvalidArgument, "position",
+                "51; allowed: 0 to 50, the position of hca");
+  EXPECT_TRUE(request->Rewind(50));
+  for (const auto kind : {kSwa, kHca, kCsa}) EXPECT_EQ(request->position(kind), 50);
+  ExpectRefused(request->Rewind(-1), ErrorCode::kInvalidArgument, "position", "-1; allowed: 0 to");
+}
+
+TEST(RequestRewind, NotAfterReleaseNorUnderALivePlan) {
+  Spaces s(kAmple);
+  auto request = Request::Create(s.spaces, 0);
+  ASSERT_TRUE(request);
+  Decoded(*request, 50);
+  for (const auto kind : {kSwa, kHca, kCsa}) {
+    const auto plan = std::make_shared<int>();
+    SetLivePlan(*request->state(), kind, plan);
+    ExpectRefused(request->Rewind(49), ErrorCode::kCallOrder, "request",
+                  "a " + std::string(KindName(kind)) + " plan of it is live");
+    SetLivePlan(*request->state(), kind, nullptr);
+  }
+  EXPECT_TRUE(request->Prepare(100));
+  ASSERT_TRUE(request->Release());
+  ExpectRefused(request->Rewind(0), ErrorCode::kCallOrder, "request", "released");
+  EXPECT_EQ(request->EarliestRewind(), 0);
+}
+
+// A model without SWA layers: its raw space serves the other kinds alone.
+TEST(RequestRewind, AKindThatIsNotUsedHasNoSay) {
+  Spaces s(kAmple);
+  RequestSpaces spaces = s.spaces;
+  spaces.swa = false;
+  auto request = Request::Create(spaces, 203);
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->position(kSwa), 0);
+  EXPECT_TRUE(request->pages(kSwa).raw.pages.empty());
+  EXPECT_EQ(request->pages(kHca).raw.pages.size(), 4U);
+  EXPECT_TRUE(request->Rewind(202));
+  EXPECT_EQ(request->position(kCsa), 202);
+  EXPECT_EQ(request->position(kSwa), 0);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -259,6 +260,42 @@ TEST_P(CompressedLifecycle, ARingThatIsNotFullGrows) {
   ExpectRange(CommitLayer(plan, 0, {2}).at(0).state, begin, 1027);
 }
 
+// An engine rewinds by handing in ranges that end earlier: ring ranges keep their beginnings. Just
+// those positions are planned whose rows the rings still hold, and decoding on from there fills the
+// rings again.
+TEST_P(CompressedLifecycle, ShortenedRangesRewind) {
+  const EngineRequest request(kind_, spaces_, 5300, random_);
+  for (const int64_t position : {5, 8, 9, 127, 128, 129, 260, 384, 511, 1000}) {
+    const StepRequest last = request.Step(position, 1);
+    const RowRange raw = last.pages.raw.valid;
+    const RowRange state = last.pages.state.valid;
+    for (int64_t to = std::max<int64_t>(0, position - 140); to <= position; ++to) {
+      SCOPED_TRACE(::testing::Message() << position << " to " << to);
+      StepRequest step = request.Step(to, 5);
+      step.pages.raw.valid = {raw.begin, to};
+      step.pages.state.valid = {state.begin, to};
+      if (kind_ == AttentionKind::kCsa) step.pages.inner_state.valid = {state.begin, to};
+      const int64_t block =
+          kind_ == AttentionKind::kHca ? to / 128 * 128 : std::max<int64_t>(0, to / 4 * 4 - 4);
+      const bool raw_held = raw.begin <= std::max<int64_t>(0, to - 127);
+      const bool held = raw_held && state.begin <= block;
+      auto plan = Plan::Create(ModelConfig::Tiny(), kind_, 1, spaces_.views(kind_), {&step, 1});
+      ASSERT_EQ(plan.has_value(), held);
+      if (!held) {
+        const bool malformed = raw.begin > to || (raw_held && state.begin > to);
+        EXPECT_EQ(plan.error().code,
+                  malformed ? ErrorCode::kRangeMismatch : ErrorCode::kRangeMissingRows);
+        continue;
+      }
+      RunLayer(*plan, 0);
+      const RequestRanges ranges = CommitLayer(*plan, 0, {5}).at(0);
+      ExpectRange(ranges.raw, std::max(raw.begin, to + 5 - 128), to + 5);
+      ExpectRange(ranges.state,
+                  std::max(state.begin, to + 5 - (kind_ == AttentionKind::kHca ? 128 : 8)), to + 5);
+    }
+  }
+}
+
 // A release in any one of the spaces is noticed, and it is that space's pages that are checked.
 TEST_P(CompressedLifecycle, EverySpaceIsRechecked) {
   struct List {
@@ -364,31 +401,113 @@ TEST_F(RequestLifecycle, TheLastLayersCommitAdvancesTheRequest) {
   EXPECT_EQ(next.work().queries[0].position, 131);
 }
 
-TEST_F(RequestLifecycle, ASecondPlanOfACommittedRequestIsStale) {
+TEST_F(RequestLifecycle, ASecondLivePlanIsRefused) {
   auto request = Request::Create(spaces_, 50);
   ASSERT_TRUE(request);
-  Plan first = Make(*request, 2);
-  Plan second = Make(*request, 3);
-  RunLayer(first, 0);
-  RunLayer(second, 0);
-  CommitLayer(first, 0, {1});
-  ExpectError(BeginCommit(*second.state(), 0, std::vector<int64_t>{3}), ErrorCode::kRangeMismatch,
-              "raw.valid", 0);
-  ExpectError(BeginRun(*second.state(), 0), ErrorCode::kRangeMismatch, "raw.valid", 0);
-  EXPECT_EQ(request->position(kSwa), 51);
+  const auto refused = [&] {
+    StepRequest idle;
+    idle.active = false;
+    StepRequest step;
+    step.start_pos = request->position(kSwa);
+    step.num_tokens = 3;
+    step.request = &*request;
+    const std::vector<StepRequest> steps = {idle, step};
+    const auto plan = Plan::Create(ModelConfig::Tiny(), kSwa, 1, spaces_.views(kSwa), steps);
+    if (plan) return false;
+    ExpectError(tl::make_unexpected(plan.error()), ErrorCode::kCallOrder, "request", 1);
+    return true;
+  };
+  EXPECT_FALSE(refused());  // that plan is gone at once
+  {
+    Plan first = Make(*request, 2, 2);
+    EXPECT_TRUE(refused());
+    const Plan copy = first;
+    RunLayer(first, 0);
+    RunLayer(first, 1);
+    CommitLayer(first, 0, {1});
+    EXPECT_TRUE(refused());
+    CommitLayer(first, 1, {1});
+    EXPECT_FALSE(refused());  // committed, though it still exists
+    EXPECT_EQ(request->position(kSwa), 51);
+  }
+  std::optional<Plan> dropped = Make(*request, 2);
+  std::optional<Plan> copy = dropped;
+  dropped.reset();
+  EXPECT_TRUE(refused());
+  copy.reset();
+  EXPECT_FALSE(refused());
 }
 
-TEST_F(RequestLifecycle, ACommitOfNothingLeavesOtherPlansGood) {
+TEST_F(RequestLifecycle, ARefusedPlanIsNotLive) {
+  auto request = Request::Create(spaces_, 50);
+  auto behind = Request::Create(spaces_, 20);
+  ASSERT_TRUE(request && behind);
+  std::vector<StepRequest> steps(2);
+  steps[0] = {.start_pos = 50, .num_tokens = 1, .request = &*request};
+  steps[1] = {.start_pos = 21, .num_tokens = 1, .request = &*behind};
+  EXPECT_FALSE(Plan::Create(ModelConfig::Tiny(), kSwa, 1, spaces_.views(kSwa), steps));
+  Make(*request, 1);
+  Make(*behind, 1);
+}
+
+TEST_F(RequestLifecycle, ARequestThatTakesNoPartIsNotLive) {
+  auto request = Request::Create(spaces_, 50);
+  ASSERT_TRUE(request);
+  std::vector<StepRequest> steps(2);
+  steps[0] = {.active = false, .request = &*request};
+  steps[1] = {.num_tokens = 0, .request = &*request};
+  const auto idle = Plan::Create(ModelConfig::Tiny(), kSwa, 1, spaces_.views(kSwa), steps);
+  ASSERT_TRUE(idle);
+  Make(*request, 1);
+}
+
+TEST_F(RequestLifecycle, TheNextPlanFollowsAPlanThatAcceptedNothing) {
   auto request = Request::Create(spaces_, 50);
   ASSERT_TRUE(request);
   Plan first = Make(*request, 2);
-  Plan second = Make(*request, 3);
   RunLayer(first, 0);
-  RunLayer(second, 0);
   CommitLayer(first, 0, {0});
   EXPECT_EQ(request->position(kSwa), 50);
+  Plan second = Make(*request, 3);
+  RunLayer(second, 0);
   CommitLayer(second, 0, {3});
   EXPECT_EQ(request->position(kSwa), 53);
+}
+
+// Rows that one layer has overwritten are missing, whatever becomes of the other layers.
+TEST_F(RequestLifecycle, APlanDroppedBetweenItsCommitsLeavesTheRingsShort) {
+  for (const int64_t accepted : {0, 1, 2, 50, 128, 129, 300}) {
+    SCOPED_TRACE(accepted);
+    auto request = Request::Create(spaces_, 200);
+    ASSERT_TRUE(request);
+    {
+      Plan plan = Make(*request, 300, 2);
+      RunLayer(plan, 0);
+      RunLayer(plan, 1);
+      CommitLayer(plan, 1, {accepted});
+    }
+    EXPECT_EQ(request->position(kSwa), 200);
+    EXPECT_EQ(request->pages(kSwa).raw.valid.begin, std::min<int64_t>(200, 72 + accepted));
+    const StepRequest step{.start_pos = 200, .num_tokens = 1, .request = &*request};
+    const auto plan = Plan::Create(ModelConfig::Tiny(), kSwa, 2, spaces_.views(kSwa), {&step, 1});
+    EXPECT_EQ(plan.has_value(), accepted <= 1);  // the next step does not read row 72
+    if (!plan) {
+      ExpectError(tl::make_unexpected(plan.error()), ErrorCode::kRangeMissingRows,
+                  "raw.valid.begin", 0);
+    }
+  }
+}
+
+TEST_F(RequestLifecycle, AReleasedRequestWhosePagesOthersShareStopsItsPlan) {
+  auto request = Request::Create(spaces_, 50);
+  ASSERT_TRUE(request);
+  Plan plan = Make(*request, 2);
+  const auto view = request->pages(kSwa).raw.pages;
+  const std::vector<PageEntry> pages(view.begin(), view.end());
+  ASSERT_TRUE(raw_.Share(pages));
+  ASSERT_TRUE(request->Release());
+  ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kCallOrder, "request", 0);
+  ASSERT_TRUE(raw_.Release(pages));
 }
 
 TEST_F(RequestLifecycle, AReleasedOrDestroyedRequestStopsItsPlans) {
