@@ -177,6 +177,11 @@ Result<StepArguments> ParseStepArguments(const StepWords& words) {
   if (!json) return ErrorOf(json);
   arguments.json = *std::move(json);
 
+  if (words.trace && (words.trace->empty() || *words.trace == "-")) {
+    return BadValue("--trace", words.trace->empty() ? "nothing" : *words.trace, "a file");
+  }
+  arguments.trace = words.trace.value_or("");
+
   if (auto status = SetBatch(words, arguments); !status) return ErrorOf(status);
   if (auto status = CheckCeiling(arguments); !status) return ErrorOf(status);
   return arguments;

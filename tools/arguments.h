@@ -25,6 +25,7 @@ struct StepWords {
   std::optional<std::string> threads;
   std::optional<std::string> max_context;
   std::optional<std::string> json;
+  std::optional<std::string> trace;
   std::optional<std::string> weight_sets;
   bool check = false;
   bool output_only = false;
@@ -42,6 +43,7 @@ struct StepArguments {
   bool check = false;
   bool output_only = false;
   std::string json;         // a path, "-" for standard output, empty for none
+  std::string trace;        // a path, empty for none
   int64_t weight_sets = 1;  // stack: different weights that the layers of a kind take by turns
 
   int64_t num_tokens() const { return batch * seq; }

@@ -41,6 +41,13 @@ void AddJson(CLI::App& app, StepWords& words, const char* help) {
   app.add_option("--json", words.json, help)->type_name("FILE");
 }
 
+void AddTrace(CLI::App& app, StepWords& words) {
+  app.add_option("--trace", words.trace,
+                 "Write what each thread executed and when to this file, for Perfetto or\n"
+                 "chrome://tracing")
+      ->type_name("FILE");
+}
+
 void AddAttention(CLI::App& app, StepWords& words) {
   app.add_option("--attention", words.attention, "Attention kind: swa (the default), hca or csa")
       ->type_name("KIND");
@@ -79,6 +86,7 @@ void AddDecode(CLI::App& app, StepWords& words) {
                "Run the output half alone (output projection and hyper-connection) on heads made\n"
                "by formula, --batch times --seq tokens; refuses --start-pos");
   AddJson(app, words, kAllJson);
+  AddTrace(app, words);
   app.footer(std::string("Makes one layer's weights and the requests' histories by formula, then "
                          "plans, runs and\ncommits one step.\n\n") +
              kExitCodes);
@@ -94,6 +102,7 @@ void AddStack(CLI::App& app, StepWords& words) {
                "Judge every layer against the golden, fed the same streams, and its caches bit\n"
                "for bit; exit 1 on a violation");
   AddJson(app, words, kAllJson);
+  AddTrace(app, words);
   app.footer(
       std::string("Runs the attention layers of the whole model in order on one set of "
                   "requests: one plan per\nkind, each layer with pools and an overlay of its "

@@ -9,15 +9,17 @@
 #include "tools/progress.h"
 #include "tools/report.h"
 #include "tools/stopwatch.h"
+#include "tools/trace_file.h"
 
 namespace millipede::tools {
 namespace {
 
-Result<int> Finish(const DecodeReport& report, bool holds, JsonOutput& json,
+Result<int> Finish(const DecodeReport& report, bool holds, JsonOutput& json, TraceOutput& trace,
                    const Streams& streams) {
   if (!json.to_stdout()) streams.out << report.Text();
   auto status = json.Write(report.Json().dump(2), streams);
   if (!status) return ErrorOf(status);
+  if (status = trace.Write({.name = "millipede decode"}); !status) return ErrorOf(status);
   return holds && (!report.check || report.check->ok()) ? kExitOk : kExitViolation;
 }
 
@@ -51,8 +53,10 @@ Result<int> Decode(const StepArguments& arguments, const Streams& streams) {
   if (auto status = CheckMemory(arguments, bytes); !status) return ErrorOf(status);
   auto json = JsonOutput::Open(arguments.json);
   if (!json) return ErrorOf(json);
+  auto trace = TraceOutput::Open(arguments.trace, arguments.threads);
+  if (!trace) return ErrorOf(trace);
   Progress progress(streams);
-  auto step = ExecuteDecodeStep(arguments, progress);
+  auto step = ExecuteDecodeStep(arguments, progress, trace->trace());
   if (!step) return ErrorOf(step);
   if (step->record) {
     Stopwatch watch;
@@ -63,7 +67,7 @@ Result<int> Decode(const StepArguments& arguments, const Streams& streams) {
   for (const std::string& difference : step->counter_differences) {
     streams.err << "millipede decode: " << difference << '\n';
   }
-  return Finish(step->report, step->counter_differences.empty(), *json, streams);
+  return Finish(step->report, step->counter_differences.empty(), *json, *trace, streams);
 }
 
 Result<int> DecodeOutputOnly(const StepArguments& arguments, const Streams& streams) {
@@ -71,8 +75,10 @@ Result<int> DecodeOutputOnly(const StepArguments& arguments, const Streams& stre
   if (!status) return ErrorOf(status);
   auto json = JsonOutput::Open(arguments.json);
   if (!json) return ErrorOf(json);
+  auto trace = TraceOutput::Open(arguments.trace, arguments.threads);
+  if (!trace) return ErrorOf(trace);
   Progress progress(streams);
-  auto step = ExecuteOutputStep(arguments, progress);
+  auto step = ExecuteOutputStep(arguments, progress, trace->trace());
   if (!step) return ErrorOf(step);
   if (arguments.check) {
     Stopwatch watch;
@@ -80,7 +86,7 @@ Result<int> DecodeOutputOnly(const StepArguments& arguments, const Streams& stre
     step->report.coverage = fmt::format("all {} tokens", arguments.num_tokens());
     step->report.phases.push_back({"check", watch.Restart()});
   }
-  return Finish(step->report, /*holds=*/true, *json, streams);
+  return Finish(step->report, /*holds=*/true, *json, *trace, streams);
 }
 
 }  // namespace millipede::tools

@@ -17,8 +17,8 @@ namespace {
 // Everything between the arguments and the results.
 class Execution {
  public:
-  Execution(const StepArguments& arguments, Progress& progress)
-      : arguments_(arguments), progress_(progress) {
+  Execution(const StepArguments& arguments, Progress& progress, Trace* trace)
+      : arguments_(arguments), progress_(progress), trace_(trace) {
     step_.report.arguments = arguments;
     num_tokens_.assign(static_cast<size_t>(arguments.batch), arguments.seq);
   }
@@ -30,6 +30,9 @@ class Execution {
     auto executor = MakeExecutor(arguments_.threads);
     if (!executor) return ErrorOf(executor);
     Context context(**executor);
+    if (trace_ != nullptr) {
+      if (auto status = context.StartTrace(*trace_); !status) return ErrorOf(status);
+    }
     if (auto status = RunAndCommit(context); !status) return ErrorOf(status);
     CompareCounters(context);
     step_.report.peak_memory_bytes = PeakMemoryBytes();
@@ -162,6 +165,7 @@ class Execution {
 
   const StepArguments& arguments_;
   Progress& progress_;
+  Trace* trace_;
   std::vector<int64_t> num_tokens_;  // [requests]
   std::optional<Layer> layer_;
   std::optional<Batch> batch_;
@@ -174,8 +178,9 @@ class Execution {
 
 }  // namespace
 
-Result<DecodeStep> ExecuteDecodeStep(const StepArguments& arguments, Progress& progress) {
-  return Execution(arguments, progress).Execute();
+Result<DecodeStep> ExecuteDecodeStep(const StepArguments& arguments, Progress& progress,
+                                     Trace* trace) {
+  return Execution(arguments, progress, trace).Execute();
 }
 
 }  // namespace millipede::tools

@@ -8,6 +8,7 @@
 
 #include "fixtures/formula.h"
 #include "millipede/status.h"
+#include "millipede/trace.h"
 #include "tools/arguments.h"
 #include "tools/check.h"
 #include "tools/progress.h"
@@ -23,8 +24,9 @@ struct DecodeStep {
   std::optional<fixtures::LayerFixture> weights;
 };
 
-// Errors are the library's.
-Result<DecodeStep> ExecuteDecodeStep(const StepArguments& arguments, Progress& progress);
+// Errors are the library's. Run and commit go to `trace` unless it is null.
+Result<DecodeStep> ExecuteDecodeStep(const StepArguments& arguments, Progress& progress,
+                                     Trace* trace = nullptr);
 
 // ProjectOutput and HcPost alone, on heads made by formula.
 struct OutputStep {
@@ -33,7 +35,9 @@ struct OutputStep {
   fixtures::LayerFixture weights;
 };
 
-Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& progress);
+// The run goes to `trace` unless it is null.
+Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& progress,
+                                     Trace* trace = nullptr);
 
 }  // namespace millipede::tools
 

@@ -26,7 +26,8 @@ void MakeHeads(const ModelConfig& config, uint64_t seed, const StepInputs& input
 
 }  // namespace
 
-Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& progress) {
+Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& progress,
+                                     Trace* trace) {
   const ModelConfig& config = arguments.config;
   const int64_t num_tokens = arguments.num_tokens();
   auto executor = MakeExecutor(arguments.threads);
@@ -68,13 +69,19 @@ Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& p
   add_phase("inputs");
 
   progress.Start("running");
+  if (trace != nullptr) {
+    if (status = context.StartTrace(*trace); !status) return ErrorOf(status);
+  }
   watch.Restart();
-  status = ProjectOutput(context, config, *output, views.heads, views.attn_out, scratch.span());
-  if (!status) return ErrorOf(status);
-  status =
-      HcPost(context, config, record.inputs.XView(config), views.attn_out, views.post, views.comb,
-             MakeView(record.values.x_out.data(), num_tokens, kHcStreams, config.hidden));
-  if (!status) return ErrorOf(status);
+  {
+    const TraceCall traced(context, "run output half of", arguments.kind, 0);
+    status = ProjectOutput(context, config, *output, views.heads, views.attn_out, scratch.span());
+    if (!status) return ErrorOf(status);
+    status =
+        HcPost(context, config, record.inputs.XView(config), views.attn_out, views.post, views.comb,
+               MakeView(record.values.x_out.data(), num_tokens, kHcStreams, config.hidden));
+    if (!status) return ErrorOf(status);
+  }
   add_phase("run");
   report.regions = context.regions();
   report.peak_memory_bytes = PeakMemoryBytes();

@@ -7,6 +7,7 @@
 #include "tools/progress.h"
 #include "tools/report.h"
 #include "tools/stack_step.h"
+#include "tools/trace_file.h"
 
 namespace millipede::tools {
 namespace {
@@ -27,14 +28,25 @@ int64_t StackBytes(const StepArguments& arguments) {
   return bytes + (arguments.check ? kCopies * largest : 0);
 }
 
+TraceProcess StackProcess(const ModelConfig& config) {
+  TraceProcess process{.name = "millipede stack"};
+  for (size_t layer = 0; layer < config.layer_ratios.size(); ++layer) {
+    const AttentionKind kind = *KindOfRatio(config.layer_ratios[layer]);
+    process.layers[static_cast<size_t>(kind)].push_back(static_cast<int32_t>(layer));
+  }
+  return process;
+}
+
 }  // namespace
 
 Result<int> Stack(const StepArguments& arguments, const Streams& streams) {
   if (auto status = CheckMemory(arguments, StackBytes(arguments)); !status) return ErrorOf(status);
   auto json = JsonOutput::Open(arguments.json);
   if (!json) return ErrorOf(json);
+  auto trace = TraceOutput::Open(arguments.trace, arguments.threads);
+  if (!trace) return ErrorOf(trace);
   Progress progress(streams);
-  auto step = ExecuteStackStep(arguments, progress);
+  auto step = ExecuteStackStep(arguments, progress, trace->trace());
   if (!step) return ErrorOf(step);
   const StackReport& report = step->report;
   for (const std::string& difference : report.differences) {
@@ -43,6 +55,7 @@ Result<int> Stack(const StepArguments& arguments, const Streams& streams) {
   if (!json->to_stdout()) streams.out << report.Text();
   auto status = json->Write(report.Json().dump(2), streams);
   if (!status) return ErrorOf(status);
+  if (status = trace->Write(StackProcess(arguments.config)); !status) return ErrorOf(status);
   const bool holds = report.differences.empty() && (!report.check || report.check->ok());
   return holds ? kExitOk : kExitViolation;
 }

@@ -52,8 +52,8 @@ struct StackLayer {
 
 class Execution {
  public:
-  Execution(const StepArguments& arguments, Progress& progress)
-      : arguments_(arguments), config_(arguments.config), progress_(progress) {
+  Execution(const StepArguments& arguments, Progress& progress, Trace* trace)
+      : arguments_(arguments), config_(arguments.config), progress_(progress), trace_(trace) {
     report().arguments = arguments;
     num_tokens_.assign(static_cast<size_t>(arguments.batch), arguments.seq);
   }
@@ -92,6 +92,9 @@ class Execution {
         found = kinds_.end() - 1;
         found->report.kind = *kind;
         found->context = std::make_unique<Context>(*executor_);
+        if (trace_ != nullptr) {
+          if (auto status = found->context->StartTrace(*trace_); !status) return status;
+        }
       }
       found->report.num_layers += 1;
     }
@@ -296,6 +299,7 @@ class Execution {
   const StepArguments& arguments_;
   const ModelConfig& config_;
   Progress& progress_;
+  Trace* trace_;
   std::vector<int64_t> num_tokens_;  // [requests]
   std::unique_ptr<Executor> executor_;
   std::optional<Batch> batch_;
@@ -306,8 +310,9 @@ class Execution {
 
 }  // namespace
 
-Result<StackStep> ExecuteStackStep(const StepArguments& arguments, Progress& progress) {
-  return Execution(arguments, progress).Execute();
+Result<StackStep> ExecuteStackStep(const StepArguments& arguments, Progress& progress,
+                                   Trace* trace) {
+  return Execution(arguments, progress, trace).Execute();
 }
 
 }  // namespace millipede::tools

@@ -12,6 +12,7 @@
 #include "millipede/config.h"
 #include "millipede/executor.h"
 #include "millipede/status.h"
+#include "millipede/trace.h"
 #include "tools/arguments.h"
 #include "tools/progress.h"
 #include "tools/report.h"
@@ -66,8 +67,10 @@ struct StackStep {
 // The layers of arguments.config in order, on one set of requests. Layer i has the history of seed
 // `seed + i`, pools and an overlay of its own; layer j of a kind has weights of seed
 // `seed + j mod weight_sets`. All layers run, then all commit; with a check each layer is committed
-// right after its run and judged, fed the streams that it was given. Errors are the library's.
-Result<StackStep> ExecuteStackStep(const StepArguments& arguments, Progress& progress);
+// right after its run and judged, fed the streams that it was given. Errors are the library's. Runs
+// and commits go to `trace` unless it is null.
+Result<StackStep> ExecuteStackStep(const StepArguments& arguments, Progress& progress,
+                                   Trace* trace = nullptr);
 
 }  // namespace millipede::tools
 

@@ -67,6 +67,8 @@ struct RegionStats {
   double seconds = 0;
 };
 
+class Trace;  // trace.h
+
 // The executor and the books of the calls made with it. Passed by reference to every stage; one
 // call at a time. There is no global state.
 class Context {
@@ -83,6 +85,11 @@ class Context {
   WorkCounters counters(int64_t request) const;  // of the batch; zeros for an index not seen
   std::vector<RegionStats> regions() const;      // in order of first use
   void Reset();
+
+  // From now on, what is executed is also written to `trace`, which is borrowed and may serve
+  // several contexts in turn. kInvalidArgument if it has room for fewer threads than there are.
+  Status StartTrace(Trace& trace);
+  void StopTrace();
 
   struct Impl;  // internal
   Impl& impl() { return *impl_; }

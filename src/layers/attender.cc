@@ -52,6 +52,7 @@ int64_t Attender::NumPartsOf(int64_t query_block) const {
 
 void Attender::Whole(int64_t query_block, HeadBlocks heads, int thread) const {
   const Item it = MakeItem(query_block, heads, thread);
+  DescribeItem(context_.impl().trace, thread, ItemTrace(it));
   const Partials total = OwnPartials(it, layout_.total);
   const Partials run_partials = OwnPartials(it, layout_.run);
   ForEachRun(it, [&](QueryRun run) {
@@ -71,6 +72,7 @@ void Attender::Whole(int64_t query_block, HeadBlocks heads, int thread) const {
 void Attender::SplitPart(int64_t query_block, int64_t slot, int64_t part, HeadBlocks heads,
                          int thread) const {
   const Item it = MakeItem(query_block, heads, thread);
+  DescribeItem(context_.impl().trace, thread, ItemTrace(it));
   const Partials partials = SplitPartials(slot + part);
   ForEachRun(it, [&](QueryRun run) {
     if (part > 0 && (part - 1) * kRunTiles >= NumTiles(run.end - 1)) return;
@@ -85,6 +87,7 @@ void Attender::SplitPart(int64_t query_block, int64_t slot, int64_t part, HeadBl
 
 void Attender::SplitMerge(int64_t query_block, int64_t slot, HeadBlocks heads, int thread) const {
   const Item it = MakeItem(query_block, heads, thread);
+  DescribeItem(context_.impl().trace, thread, ItemTrace(it));
   const Partials total = SplitPartials(slot);
   ForEachRun(it, [&](QueryRun run) {
     for (int64_t t = run.begin; t < run.end; ++t) {
@@ -186,6 +189,23 @@ void Attender::CountWindow(int64_t t, RequestCounts& counts) const {
   }
 }
 
+Trace::Impl* Attender::TraceFor(const Item& it) const {
+  return it.heads.begin == 0 ? context_.impl().trace : nullptr;
+}
+
+TraceArgs Attender::ItemTrace(const Item& it) {
+  const int64_t num_queries = it.query_end - it.query_begin;
+  return {.first_query = it.query_begin, .num_queries = num_queries, .rows = num_queries};
+}
+
+TraceArgs Attender::TileTrace(TraceTask task, int64_t t, int64_t index, int64_t num_rows) const {
+  return {.task = task,
+          .index = index,
+          .request = Query(t).request,
+          .first_query = t,
+          .rows = num_rows};
+}
+
 void Attender::TransposeQueries(const Item& it, QueryRun run) const {
   for (int64_t t = run.begin; t < run.end; ++t) {
     for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
@@ -220,14 +240,12 @@ void Attender::Window(const Item& it, QueryRun run, const Partials& out) const {
       rows[static_cast<size_t>(num_rows++)] = WindowRow(sources[i]);
     }
   }
-  AttendWiden({.rows = rows.data(),
-               .num_rows = num_rows,
-               .kv = KvRows(it),
-               .panel_rows = kMaxRunRows,
-               .first_row = 0});
+  Widen(it, rows.data(), num_rows);
   for (int64_t t = run.begin; t < run.end; ++t) {
     const int64_t window_rows = Query(t).window_rows;
     const int64_t window_end = Query(run.begin).window_rows + (t - run.begin);
+    const TraceSpan traced(TraceFor(it), it.thread,
+                           TileTrace(TraceTask::kWindow, t, -1, window_rows));
     for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
       Tile(it, t, b, window_end - window_rows, window_rows, out.at(t - it.query_begin, b));
     }
@@ -247,6 +265,8 @@ void Attender::Tiles(const Item& it, QueryRun run, int64_t r, const Partials& ou
 // Tile `tile` of run `r` over widened rows [0, num_rows), merged into what the run has so far.
 void Attender::AddTile(const Item& it, int64_t t, int64_t tile, int64_t r, int64_t num_rows,
                        const Partials& out) const {
+  const TraceTask task = kind_ == AttentionKind::kHca ? TraceTask::kShard : TraceTask::kSelected;
+  const TraceSpan traced(TraceFor(it), it.thread, TileTrace(task, t, tile, num_rows));
   for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
     const AttendPartial into = out.at(t - it.query_begin, b);
     if (tile == r * kRunTiles) {
@@ -305,7 +325,17 @@ template <typename RowOf>
 void Attender::WidenTile(const Item& it, int64_t num_rows, const RowOf& row_of) const {
   std::array<const Bf16*, kAttendRows> rows{};
   for (int64_t i = 0; i < num_rows; ++i) rows[static_cast<size_t>(i)] = row_of(i);
-  AttendWiden({.rows = rows.data(),
+  Widen(it, rows.data(), num_rows);
+}
+
+void Attender::Widen(const Item& it, const Bf16* const* rows, int64_t num_rows) const {
+  const TraceSpan traced(context_.impl().trace, it.thread,
+                         {.task = TraceTask::kWiden,
+                          .first_query = it.query_begin,
+                          .num_queries = it.query_end - it.query_begin,
+                          .rows = num_rows,
+                          .bytes = num_rows * FormatOf(PoolKind::kRaw).row_bytes});
+  AttendWiden({.rows = rows,
                .num_rows = num_rows,
                .kv = KvRows(it),
                .panel_rows = kMaxRunRows,

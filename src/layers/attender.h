@@ -96,6 +96,9 @@ class Attender {
   // The counts of a request, for the one item that keeps the books of its tokens.
   RequestCounts* CountsFor(const Item& it, int64_t t) const;
   void CountWindow(int64_t t, RequestCounts& counts) const;
+  Trace::Impl* TraceFor(const Item& it) const;  // null for other items
+  static TraceArgs ItemTrace(const Item& it);
+  TraceArgs TileTrace(TraceTask task, int64_t t, int64_t index, int64_t num_rows) const;
 
   void TransposeQueries(const Item& it, QueryRun run) const;
   void Tile(const Item& it, int64_t t, int64_t head_block, int64_t first_row, int64_t num_rows,
@@ -108,6 +111,7 @@ class Attender {
   void SelectedTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const;
   template <typename RowOf>
   void WidenTile(const Item& it, int64_t num_rows, const RowOf& row_of) const;
+  void Widen(const Item& it, const Bf16* const* rows, int64_t num_rows) const;
   void Merge(const Item& it, int64_t t, const Partials& from, const Partials& into) const;
   void Finish(const Item& it, QueryRun run, const Partials& total) const;
 

@@ -6,6 +6,7 @@
 #include "layers/checks.h"
 #include "layers/pool_rows.h"
 #include "millipede/layer.h"
+#include "millipede/trace.h"
 #include "pages/view_checks.h"
 #include "plan/plan_state.h"
 #include "plan/step_layout.h"
@@ -94,6 +95,7 @@ Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, in
   MILLIPEDE_RETURN_IF_ERROR(BeginCommit(plan_state, layer_index, accepted));
 
   const PackedWork& work = plan.work();
+  const TraceCall traced(context, "commit", plan.kind(), layer_index, &work);
   std::vector<RingWrites> rings;
   rings.push_back({PoolKind::kRaw, pools.raw, &QueryToken::raw_write_row,
                    reinterpret_cast<const std::byte*>(OverlayKv(plan, overlay).data)});
@@ -112,8 +114,15 @@ Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, in
     const int64_t first_query = work.requests[static_cast<size_t>(r)].first_query;
     const int64_t count = accepted[static_cast<size_t>(r)];
     RequestCounts& counts = CountsOf(context, thread, r);
+    TraceArgs written{.task = TraceTask::kCommit,
+                      .index = r,
+                      .request = r,
+                      .first_query = first_query,
+                      .num_queries = count};
     for (const RingWrites& ring : rings) {
       const int64_t first = FirstKept(ring.kind, count);
+      written.rows += count - first;
+      written.bytes += (count - first) * FormatOf(ring.kind).row_bytes;
       WriteRows(work, ring, first_query, first, count);
       if (ring.kind == PoolKind::kRaw) {
         counts.raw_rows_written += count - first;
@@ -125,6 +134,7 @@ Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, in
         counts.state_rows_written += count - first;
       }
     }
+    DescribeItem(context.impl().trace, thread, written);
   });
   return FinishCommit(plan_state, layer_index, accepted);
 }

@@ -72,6 +72,8 @@ Status ProjectState(Context& context, const ModelConfig& config, const Plan& pla
     const MatrixBf16& matrix = gate ? weights.wgate : weights.wkv;
     const RowRange rows = split.rows(part);
     const RowRange panels = split.panels(part);
+    DescribeItem(context.impl().trace, thread,
+                 ProductTrace(rows, panels, config.hidden, sizeof(Bf16)));
     const int64_t first_lane = panels.begin * kPanelOutputs;
     float* const out = state.row(rows.begin) + (gate ? lanes : 0) + first_lane;
     MatmulBf16({.x = xn.row(rows.begin),
@@ -110,8 +112,8 @@ struct StateRows {
   bool overlap;   // L is 2 * width: the front half of the block before, the back half of its own
 };
 
-// Pools the state rows of event `event` into out [width].
-void PoolEvent(const StateRows& rows, int64_t event, float* out) {
+// Pools the state rows of event `event` into out [width]; returns how many there are.
+int64_t PoolEvent(const StateRows& rows, int64_t event, float* out) {
   std::array<const float*, kMaxPooledRows> kv{};
   std::array<const float*, kMaxPooledRows> score{};
   const int64_t lanes = rows.overlap ? 2 * rows.width : rows.width;
@@ -131,6 +133,18 @@ void PoolEvent(const StateRows& rows, int64_t event, float* out) {
             .num_rows = num_rows,
             .num_lanes = rows.width,
             .out = out});
+  return num_rows;
+}
+
+// What a trace says of an event that pooled `num_rows` state rows into row_bytes.
+TraceArgs EventTrace(TraceTask task, const CompressEvent& event, int64_t num_rows, int64_t width,
+                     int64_t row_bytes) {
+  return {.task = task,
+          .index = event.row,
+          .request = event.request,
+          .first_query = event.query,
+          .rows = num_rows,
+          .bytes = num_rows * 2 * width * int64_t{sizeof(float)} + row_bytes};
 }
 
 // The checks of both; `width` is that of the pooled row.
@@ -172,7 +186,10 @@ Status Compress(Context& context, const ModelConfig& config, const Plan& plan,
   ParallelFor(context, "compress", num_events, [&](int64_t item, int thread) {
     const CompressEvent& event = work.events[static_cast<size_t>(item)];
     alignas(kBufferAlignment) std::array<float, kHeadDim> pooled;
-    PoolEvent(rows, item, pooled.data());
+    const int64_t num_rows = PoolEvent(rows, item, pooled.data());
+    DescribeItem(
+        context.impl().trace, thread,
+        EventTrace(TraceTask::kEvent, event, num_rows, kHeadDim, FormatOf(main_kind).row_bytes));
     KvNormRope({.x = pooled.data(),
                 .weight = inputs.norm.data,
                 .cos = inputs.rope.cos.row(item),
@@ -208,10 +225,14 @@ Status CompressIndex(Context& context, const ModelConfig& config, const Plan& pl
   MILLIPEDE_RETURN_IF_ERROR(RecheckPages(*plan.state()));
 
   const auto num_events = static_cast<int64_t>(work.events.size());
-  ParallelFor(context, "compress index", num_events, [&](int64_t item, int) {
+  constexpr int64_t kKeyBytes =
+      FormatOf(PoolKind::kCsaIndexRows).row_bytes + FormatOf(PoolKind::kCsaIndexScales).row_bytes;
+  ParallelFor(context, "compress index", num_events, [&](int64_t item, int thread) {
     const CompressEvent& event = work.events[static_cast<size_t>(item)];
     alignas(kBufferAlignment) std::array<float, kIndexDim> pooled;
-    PoolEvent(rows, item, pooled.data());
+    const int64_t num_rows = PoolEvent(rows, item, pooled.data());
+    DescribeItem(context.impl().trace, thread,
+                 EventTrace(TraceTask::kIndexEvent, event, num_rows, kIndexDim, kKeyBytes));
     IndexKeyRow(
         {.pooled = pooled.data(),
          .weight = inputs.norm.data,

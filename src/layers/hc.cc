@@ -5,6 +5,7 @@
 #include "kernels/hc_post.h"
 #include "kernels/hc_pre.h"
 #include "layers/checks.h"
+#include "layers/split.h"
 #include "millipede/stages.h"
 #include "plan/step_layout.h"
 #include "runtime/context.h"
@@ -30,20 +31,25 @@ Status HcPre(Context& context, const ModelConfig& config, const HcWeights& weigh
 
   // Tokens share reads of hc_fn; ranges of inputs give one token to all threads.
   const int64_t num_blocks = CeilDiv(num_tokens, kHcTileRows);
-  ParallelFor(context, "hc_pre product", num_blocks * kHcInputRanges, [&](int64_t item, int) {
-    const int64_t first = item / kHcInputRanges * kHcTileRows;
-    const int64_t range_index = item % kHcInputRanges;
-    const auto inputs = HcInputRange(weights.num_inputs(), range_index);
-    HcPartial({.x = x.row(first),
-               .x_stride = x.stride0,
-               .packed_fn = weights.fn(),
-               .begin = inputs.begin,
-               .end = inputs.end,
-               .partials = partials + (first * kHcInputRanges + range_index) * kHcPartialFloats,
-               .partials_stride = kHcInputRanges * kHcPartialFloats,
-               .num_rows = std::min(kHcTileRows, num_tokens - first)});
-  });
-  ParallelFor(context, "hc_pre mix", num_tokens, [&](int64_t token, int) {
+  ParallelFor(
+      context, "hc_pre product", num_blocks * kHcInputRanges, [&](int64_t item, int thread) {
+        const int64_t first = item / kHcInputRanges * kHcTileRows;
+        const int64_t range_index = item % kHcInputRanges;
+        const auto inputs = HcInputRange(weights.num_inputs(), range_index);
+        TraceArgs traced = TokensTrace(first, std::min(kHcTileRows, num_tokens - first));
+        traced.bytes = (inputs.end - inputs.begin) * kHcMixes * int64_t{sizeof(float)};
+        DescribeItem(context.impl().trace, thread, traced);
+        HcPartial({.x = x.row(first),
+                   .x_stride = x.stride0,
+                   .packed_fn = weights.fn(),
+                   .begin = inputs.begin,
+                   .end = inputs.end,
+                   .partials = partials + (first * kHcInputRanges + range_index) * kHcPartialFloats,
+                   .partials_stride = kHcInputRanges * kHcPartialFloats,
+                   .num_rows = std::min(kHcTileRows, num_tokens - first)});
+      });
+  ParallelFor(context, "hc_pre mix", num_tokens, [&](int64_t token, int thread) {
+    DescribeItem(context.impl().trace, thread, TokensTrace(token, 1));
     std::array<float, kHcStreams> pre{};
     HcFinish({.partials = partials + token * kHcInputRanges * kHcPartialFloats,
               .scale = weights.scale().data(),
@@ -75,8 +81,9 @@ Status HcPost(Context& context, const ModelConfig& config, TensorView<const floa
   // Ranges of lanes, so that one token alone fills the threads.
   constexpr int64_t kLanes = 1024;
   const int64_t num_ranges = CeilDiv(hidden, kLanes);
-  ParallelFor(context, "hc_post", num_tokens * num_ranges, [&](int64_t item, int) {
+  ParallelFor(context, "hc_post", num_tokens * num_ranges, [&](int64_t item, int thread) {
     const int64_t token = item / num_ranges;
+    DescribeItem(context.impl().trace, thread, TokensTrace(token, 1));
     const int64_t begin = item % num_ranges * kLanes;
     HcPost({.x = x.row(token),
             .attn_out = attn_out.row(token),

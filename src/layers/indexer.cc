@@ -68,6 +68,9 @@ Status ProjectIndexQuery(Context& context, const ModelConfig& config, const Inde
     const int64_t chunk = item % num_chunks;
     const int64_t begin = chunk * num_tokens / num_chunks;
     const int64_t end = (chunk + 1) * num_tokens / num_chunks;
+    DescribeItem(context.impl().trace, thread,
+                 ProductTrace({begin, end}, {head_begin * kHeadPanels, head_end * kHeadPanels},
+                              config.q_rank, sizeof(int8_t)));
     std::byte* const own = PartOf<std::byte>(scratch, thread * query_layout.per_thread_bytes);
     auto* const sums = reinterpret_cast<int32_t*>(own + query_layout.product);
     MatmulInt8({.x = qr.row(begin),
@@ -98,7 +101,8 @@ Status ProjectIndexQuery(Context& context, const ModelConfig& config, const Inde
   const auto* product = PartOf<float>(scratch, product_layout.product);
   const auto dim_factor = static_cast<float>(1 / std::sqrt(static_cast<double>(kIndexDim)));
   const auto head_factor = static_cast<float>(1 / std::sqrt(static_cast<double>(num_heads)));
-  ParallelFor(context, "index weights", num_tokens, [&](int64_t token, int) {
+  ParallelFor(context, "index weights", num_tokens, [&](int64_t token, int thread) {
+    DescribeItem(context.impl().trace, thread, TokensTrace(token, 1));
     float* const row = outputs.idx_weights.row(token);
     for (int64_t head = 0; head < num_heads; ++head) {
       row[head] = product[token * num_heads + head] * dim_factor * head_factor;
@@ -167,10 +171,18 @@ class Selector {
   }
 
   // Merges a query's leaves as the plan says, and writes its selection.
-  void Finish(int64_t t, int32_t* topk_idx, float* topk_score, RequestCounts& counts) const {
+  void Finish(int64_t t, int32_t* topk_idx, float* topk_score, int thread, Context& context) const {
+    RequestCounts& counts = CountsOf(context, thread, Query(t).request);
+    DescribeItem(context.impl().trace, thread, TokensTrace(t, 1));
     const auto query = static_cast<size_t>(t);
     for (int32_t m = work_.merge_offsets[query]; m < work_.merge_offsets[query + 1]; ++m) {
       const CsaMerge& merge = work_.merges[static_cast<size_t>(m)];
+      const TraceSpan traced(context.impl().trace, thread,
+                             {.task = TraceTask::kMerge,
+                              .index = m - work_.merge_offsets[query],
+                              .request = Query(t).request,
+                              .first_query = t,
+                              .rows = SlotCount(t, merge.left) + SlotCount(t, merge.right)});
       SlotCount(t, merge.left) =
           static_cast<int32_t>(IndexMerge({.left = Slot(t, merge.left),
                                            .left_count = SlotCount(t, merge.left),
@@ -233,15 +245,32 @@ class Selector {
       packed[i] = PackedQuery(queries[i]);
       rows[i] = scores + static_cast<int64_t>(i) * kLeafCandidates;
     }
-    IndexScore({.queries = packed.data(),
-                .num_queries = static_cast<int64_t>(queries.size()),
-                .num_heads = num_heads_,
-                .pages = pages.data(),
-                .num_candidates = num_candidates,
-                .scores = rows.data()});
+    Trace::Impl* const trace = context.impl().trace;
+    {
+      const TraceSpan traced(trace, thread,
+                             {.task = TraceTask::kLeafScores,
+                              .index = leaf,
+                              .request = Query(queries.front()).request,
+                              .first_query = queries.front(),
+                              .num_queries = static_cast<int64_t>(queries.size()),
+                              .rows = num_candidates,
+                              .bytes = num_candidates * kKeyBytes});
+      IndexScore({.queries = packed.data(),
+                  .num_queries = static_cast<int64_t>(queries.size()),
+                  .num_heads = num_heads_,
+                  .pages = pages.data(),
+                  .num_candidates = num_candidates,
+                  .scores = rows.data()});
+    }
     for (size_t i = 0; i < queries.size(); ++i) {
       const int64_t t = queries[i];
       const CsaLeaf& own = LeafOf(t, leaf);
+      const TraceSpan traced(trace, thread,
+                             {.task = TraceTask::kLeaf,
+                              .index = leaf,
+                              .request = Query(t).request,
+                              .first_query = t,
+                              .rows = own.num_candidates});
       // What another leaf's k-th key beats cannot win. Leaves race to raise the floor; whoever
       // comes first, only losers are dropped.
       std::atomic_ref<uint64_t> floor(Floor(t));
@@ -268,6 +297,10 @@ class Selector {
   const SelectInputs& inputs_;
   const SelectScratch& layout_;
   Scratch scratch_;
+  // A candidate's key and its scale.
+  static constexpr int64_t kKeyBytes =
+      FormatOf(PoolKind::kCsaIndexRows).row_bytes + FormatOf(PoolKind::kCsaIndexScales).row_bytes;
+
   int64_t num_heads_;
   int64_t k_;
   int64_t begin_;
@@ -319,8 +352,10 @@ Status Select(Context& context, const ModelConfig& config, const Plan& plan,
   for (int64_t begin = 0; begin < num_tokens; begin += layout.chunk_queries) {
     const int64_t end = std::min(num_tokens, begin + layout.chunk_queries);
     const Selector selector(work, inputs, layout, scratch, k, begin, end);
-    ParallelFor(context, "select pack", selector.num_queries(),
-                [&](int64_t item, int) { selector.Pack(begin + item); });
+    ParallelFor(context, "select pack", selector.num_queries(), [&](int64_t item, int thread) {
+      DescribeItem(context.impl().trace, thread, TokensTrace(begin + item, 1));
+      selector.Pack(begin + item);
+    });
     // Leaf by leaf, so that what runs together raises one floor early.
     ParallelFor(context, "select leaves", selector.MaxLeaves() * selector.num_groups(),
                 [&](int64_t item, int thread) {
@@ -329,8 +364,8 @@ Status Select(Context& context, const ModelConfig& config, const Plan& plan,
                 });
     ParallelFor(context, "select merge", selector.num_queries(), [&](int64_t item, int thread) {
       const int64_t t = begin + item;
-      selector.Finish(t, topk_idx.row(t), topk_score.empty() ? nullptr : topk_score.row(t),
-                      CountsOf(context, thread, work.queries[static_cast<size_t>(t)].request));
+      selector.Finish(t, topk_idx.row(t), topk_score.empty() ? nullptr : topk_score.row(t), thread,
+                      context);
     });
   }
   return {};

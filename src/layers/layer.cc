@@ -5,6 +5,7 @@
 
 #include "layers/checks.h"
 #include "layers/plan_checks.h"
+#include "millipede/trace.h"
 #include "pages/view_checks.h"
 #include "plan/plan_state.h"
 #include "plan/step_layout.h"
@@ -303,6 +304,7 @@ Status Layer::Run(Context& context, const Plan& plan, int32_t layer_index, const
       PlaceActivations(config, state_->kind, num_tokens, activations, workspace, layout, step));
   MILLIPEDE_RETURN_IF_ERROR(BeginRun(plan_state, layer_index));
 
+  const TraceCall traced(context, "run", state_->kind, layer_index, &plan.work());
   const Scratch scratch = workspace.subspan(static_cast<size_t>(layout.scratch),
                                             static_cast<size_t>(layout.scratch_bytes));
   const TensorView<Bf16, 2> new_kv =

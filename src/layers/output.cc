@@ -66,6 +66,8 @@ Status ProjectOutput(Context& context, const ModelConfig& config, const OutputWe
     const int64_t group = item / latent_items;
     const RowRange rows = latent_split.rows(item % latent_items);
     const RowRange panels = latent_split.panels(item % latent_items);
+    DescribeItem(context.impl().trace, thread,
+                 ProductTrace(rows, panels, group_inputs, sizeof(Bf16)));
     MatmulBf16(
         {.x = heads.row(rows.begin) + group * group_inputs,
          .x_stride = heads.stride0,
@@ -80,7 +82,8 @@ Status ProjectOutput(Context& context, const ModelConfig& config, const OutputWe
          .scratch = own_part(thread)});
   });
 
-  ParallelFor(context, "output quantize", num_tokens * num_groups, [&](int64_t item, int) {
+  ParallelFor(context, "output quantize", num_tokens * num_groups, [&](int64_t item, int thread) {
+    DescribeItem(context.impl().trace, thread, TokensTrace(item / num_groups, 1));
     Quantize({.x = latent + item * rank,
               .codes = codes + item * rank,
               .scale = scales + item,
@@ -102,6 +105,9 @@ Status ProjectOutput(Context& context, const ModelConfig& config, const OutputWe
     const int64_t chunk = item % num_chunks;
     const int64_t begin = chunk * num_tokens / num_chunks;
     const int64_t num_rows = (chunk + 1) * num_tokens / num_chunks - begin;
+    DescribeItem(context.impl().trace, thread,
+                 ProductTrace({begin, begin + num_rows}, {panel_begin, panel_end},
+                              num_groups * rank, sizeof(int8_t)));
     std::byte* const own = own_part(thread);
     auto* const sums = reinterpret_cast<int32_t*>(own + layout.product);
     auto* const group_tiles = reinterpret_cast<float*>(own + layout.groups);

@@ -44,6 +44,8 @@ Status PackSelection(Context& context, const Plan& plan, int64_t index_topk,
   ParallelFor(context, "pack selection", plan.num_tokens(), [&](int64_t t, int thread) {
     const QueryToken& query = work.queries[static_cast<size_t>(t)];
     const int64_t num_selected = NumSelected(query, index_topk);
+    DescribeItem(context.impl().trace, thread,
+                 {.request = query.request, .first_query = t, .rows = num_selected});
     const int64_t num_visible = VisibleRows(AttentionKind::kCsa, query.position);
     std::byte* const seen = args.seen_rows + thread * args.seen_stride_bytes;
     std::memset(seen, 0, static_cast<size_t>(std::min(args.seen_bytes, num_visible / 8 + 1)));

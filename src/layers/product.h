@@ -33,6 +33,8 @@ inline void MultiplyAll(Context& context, const char* region, const MatrixBf16& 
   ParallelFor(context, region, split.num_items(), [&](int64_t item, int thread) {
     const RowRange rows = split.rows(item);
     const RowRange panels = split.panels(item);
+    DescribeItem(context.impl().trace, thread,
+                 ProductTrace(rows, panels, matrix.num_inputs(), sizeof(Bf16)));
     MatmulBf16({.x = x.row(rows.begin),
                 .x_stride = x.stride0,
                 .num_rows = rows.end - rows.begin,

@@ -15,7 +15,8 @@ Status AttnNorm(Context& context, const ModelConfig& config, TensorView<const fl
   MILLIPEDE_RETURN_IF_ERROR(CheckView("attn_norm", attn_norm, {config.hidden}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("x_mixed", x_mixed, {num_tokens, config.hidden}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("xn", xn, {num_tokens, config.hidden}));
-  ParallelFor(context, "attn_norm", num_tokens, [&](int64_t token, int) {
+  ParallelFor(context, "attn_norm", num_tokens, [&](int64_t token, int thread) {
+    DescribeItem(context.impl().trace, thread, TokensTrace(token, 1));
     RmsNorm({.x = x_mixed.row(token),
              .weight = attn_norm.data,
              .out = xn.row(token),
@@ -40,7 +41,8 @@ Status ProjectLatent(Context& context, const ModelConfig& config, const MatrixBf
 
   MultiplyAll(context, "q latent product", wq_a, xn, layout, scratch);
   const auto* product = PartOf<float>(scratch, layout.product);
-  ParallelFor(context, "q latent quantize", num_tokens, [&](int64_t token, int) {
+  ParallelFor(context, "q latent quantize", num_tokens, [&](int64_t token, int thread) {
+    DescribeItem(context.impl().trace, thread, TokensTrace(token, 1));
     RmsNormQuantize({.x = product + token * config.q_rank,
                      .weight = q_norm.data,
                      .codes = qr.row(token),
@@ -73,6 +75,8 @@ Status ProjectQuery(Context& context, const ModelConfig& config, const MatrixInt
     const int64_t chunk = item % num_chunks;
     const int64_t begin = chunk * num_tokens / num_chunks;
     const int64_t end = (chunk + 1) * num_tokens / num_chunks;
+    DescribeItem(context.impl().trace, thread,
+                 ProductTrace({begin, end}, {0, kHeadPanels}, config.q_rank, sizeof(int8_t)));
     std::byte* const own = PartOf<std::byte>(scratch, thread * layout.per_thread_bytes);
     auto* const sums = reinterpret_cast<int32_t*>(own + layout.product);
     MatmulInt8({.x = qr.row(begin),
@@ -114,7 +118,8 @@ Status ProjectKv(Context& context, const ModelConfig& config, const MatrixBf16& 
 
   MultiplyAll(context, "kv product", wkv, xn, layout, scratch);
   const auto* product = PartOf<float>(scratch, layout.product);
-  ParallelFor(context, "kv norm", num_tokens, [&](int64_t token, int) {
+  ParallelFor(context, "kv norm", num_tokens, [&](int64_t token, int thread) {
+    DescribeItem(context.impl().trace, thread, TokensTrace(token, 1));
     KvNormRope({.x = product + token * kHeadDim,
                 .weight = kv_norm.data,
                 .cos = rope.cos.row(token),

@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "geometry/tiles.h"
 #include "millipede/pages.h"
+#include "runtime/trace_span.h"
 
 namespace millipede {
 
@@ -48,6 +49,19 @@ class ProductSplit {
   int64_t panels_per_item_;
   int64_t num_panel_chunks_;
 };
+
+// What a trace says of an item that works on tokens [first, first + count).
+inline TraceArgs TokensTrace(int64_t first, int64_t count) {
+  return {.first_query = first, .num_queries = count, .rows = count};
+}
+
+// The same of a product of those tokens with panels of a packed matrix.
+inline TraceArgs ProductTrace(RowRange tokens, RowRange panels, int64_t num_inputs,
+                              int64_t element_bytes) {
+  TraceArgs args = TokensTrace(tokens.begin, tokens.end - tokens.begin);
+  args.bytes = (panels.end - panels.begin) * kPanelOutputs * num_inputs * element_bytes;
+  return args;
+}
 
 }  // namespace millipede
 

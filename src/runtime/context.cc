@@ -4,6 +4,8 @@
 #include <bit>
 #include <chrono>
 
+#include "base/error.h"
+
 namespace millipede {
 
 Context::Context(Executor& executor) : impl_(std::make_unique<Impl>()) {
@@ -69,6 +71,17 @@ void Context::Reset() {
   impl_->regions.clear();
 }
 
+Status Context::StartTrace(Trace& trace) {
+  if (trace.num_threads() < num_threads()) {
+    return MakeError(ErrorCode::kInvalidArgument, "trace", "{} threads; allowed: at least {}",
+                     trace.num_threads(), num_threads());
+  }
+  impl_->trace = &trace.impl();
+  return {};
+}
+
+void Context::StopTrace() { impl_->trace = nullptr; }
+
 void ReserveRequestCounts(Context& context, int64_t num_requests) {
   for (Context::Impl::Thread& thread : context.impl().threads) {
     if (static_cast<int64_t>(thread.requests.size()) < num_requests) {
@@ -91,6 +104,7 @@ void RunRegion(Context& context, const char* name, int64_t num_items, const Task
   using Clock = std::chrono::steady_clock;
   Context::Impl& impl = context.impl();
   const int64_t items_before = NumItemsRun(impl);
+  const TraceSpan traced(impl.trace, name, {.task = TraceTask::kRegion, .index = num_items});
   const Clock::time_point begin = Clock::now();
   if (num_items > 0) impl.executor->Run(num_items, task);
   const std::chrono::duration<double> elapsed = Clock::now() - begin;

@@ -7,6 +7,7 @@
 
 #include "millipede/executor.h"
 #include "runtime/float_mode.h"
+#include "runtime/trace_span.h"
 
 namespace millipede {
 
@@ -33,7 +34,8 @@ struct Context::Impl {
   };
 
   Executor* executor = nullptr;
-  std::vector<Thread> threads;  // [num_threads]
+  Trace::Impl* trace = nullptr;  // null without a trace
+  std::vector<Thread> threads;   // [num_threads]
   std::vector<RegionStats> regions;
 };
 
@@ -54,19 +56,21 @@ template <typename Body>
 void ParallelFor(Context& context, const char* name, int64_t num_items, const Body& body) {
   class BodyTask final : public Task {
    public:
-    BodyTask(Context& task_context, const Body& task_body)
-        : context_(task_context), body_(task_body) {}
+    BodyTask(Context& task_context, const char* task_name, const Body& task_body)
+        : context_(task_context), name_(task_name), body_(task_body) {}
     void Run(int64_t item, int thread) const override {
       const FloatModeGuard guard;
+      const TraceItem traced(context_.impl().trace, name_, item, thread);
       context_.impl().threads[static_cast<size_t>(thread)].num_items += 1;
       body_(item, thread);
     }
 
    private:
     Context& context_;
+    const char* name_;
     const Body& body_;
   };
-  RunRegion(context, name, num_items, BodyTask(context, body));
+  RunRegion(context, name, num_items, BodyTask(context, name, body));
 }
 
 }  // namespace millipede
