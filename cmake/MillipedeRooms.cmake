@@ -25,6 +25,13 @@ if(MILLIPEDE_SANITIZE)
     -fsanitize=${MILLIPEDE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   target_link_options(millipede_options INTERFACE -fsanitize=${MILLIPEDE_SANITIZE})
 endif()
+if(MILLIPEDE_FUZZ)
+  target_compile_options(millipede_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+if(MILLIPEDE_COVERAGE)
+  target_compile_options(millipede_options INTERFACE --coverage -fprofile-update=atomic)
+  target_link_options(millipede_options INTERFACE --coverage)
+endif()
 
 # millipede_room(NAME [ROOMS room...] [LINK target...]): a room of src/, its headers seen as
 # "<room>/file.h". ROOMS are the rooms above it that it uses.
