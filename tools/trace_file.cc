@@ -261,12 +261,14 @@ void WriteTraceFile(const std::vector<std::string_view>& processes, int64_t num_
   out << "\n]}\n" << std::flush;
 }
 
-Result<TraceOutput> TraceOutput::Open(const std::string& path, int num_threads) {
+Result<TraceOutput> TraceOutput::Open(const std::string& path, int num_threads, int rank) {
   TraceOutput output;
   output.path_ = path;
   if (path.empty()) return output;
-  output.file_ = std::make_unique<std::ofstream>(path);
-  if (!*output.file_) return BadValue("--trace", path, "a file that can be written");
+  if (rank == 0) {
+    output.file_ = std::make_unique<std::ofstream>(path);
+    if (!*output.file_) return BadValue("--trace", path, "a file that can be written");
+  }
   auto trace = Trace::Create(num_threads);
   if (!trace) return ErrorOf(trace);
   output.trace_ = *std::move(trace);
@@ -278,10 +280,14 @@ Status TraceOutput::Write(TraceProcess process) {
   process.origin_ns = TraceOrigin(*trace_);
   std::ostringstream events;
   WriteTraceEvents(*trace_, process, events);
-  WriteTraceFile({events.view()}, trace_->num_dropped(), *file_);
+  return Write({events.view()}, trace_->num_dropped());
+}
+
+Status TraceOutput::Write(const std::vector<std::string_view>& processes, int64_t num_dropped) {
+  WriteTraceFile(processes, num_dropped, *file_);
   if (!*file_) return BadValue("--trace", path_, "a file that can be written");
-  if (trace_->num_dropped() > 0) {
-    return BadValue("--trace", fmt::format("{} events more than are kept", trace_->num_dropped()),
+  if (num_dropped > 0) {
+    return BadValue("--trace", fmt::format("{} events more than are kept", num_dropped),
                     fmt::format("{} of each thread, all in the file", Trace::kDefaultMaxEvents));
   }
   return {};

@@ -45,15 +45,19 @@ void WriteTraceEvents(const Trace& trace, const TraceProcess& process, std::ostr
 // What --trace makes. The file is opened before the long work, so that a bad path is refused early.
 class TraceOutput {
  public:
-  // `path` is a file, or empty for none. kInvalidArgument naming a path that cannot be written; the
-  // errors of Trace::Create.
-  static Result<TraceOutput> Open(const std::string& path, int num_threads);
+  // `path` is a file, or empty for none; of several ranks, the first writes it. kInvalidArgument
+  // naming a path that cannot be written; the errors of Trace::Create.
+  static Result<TraceOutput> Open(const std::string& path, int num_threads, int rank = 0);
 
   Trace* trace() { return trace_ ? &*trace_ : nullptr; }  // null if there is no path
 
-  // Writes the file; nothing if there is no path. kInvalidArgument if it cannot be written, and if
-  // events were dropped, when what there is has been written.
+  // Writes the file of one process; nothing if there is no path. Errors as below.
   Status Write(TraceProcess process);
+
+  // Writes the file of several, each as WriteTraceEvents has it; the first rank's call.
+  // kInvalidArgument if it cannot be written, and if events were dropped, when what there is has
+  // been written.
+  Status Write(const std::vector<std::string_view>& processes, int64_t num_dropped);
 
  private:
   std::string path_;

@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tools/command.h"
 #include "tools/command_line.h"
@@ -234,6 +235,41 @@ TEST(TraceTest, FormatFaultsAreSeen) {
   EXPECT_THAT(faults_with(counter, "args", {{"caches", 0}}), Contains(HasSubstr("falls")));
   EXPECT_THAT(FormatFaults(good, 3), Contains(HasSubstr("has no name")));
   EXPECT_THAT(FormatFaults(Json::array(), 2), Not(IsEmpty()));
+}
+
+TEST(TraceTest, ProcessesOfSeveralRanks) {
+  const TemporaryFolder folder;
+  const std::string path = folder.File("trace.json");
+  const auto executor = MakeSerialExecutor();
+  std::vector<std::string> events;
+  auto first = tools::TraceOutput::Open(path, 1).value();
+  auto second = tools::TraceOutput::Open(path, 1, /*rank=*/1).value();
+  int rank = 0;
+  for (tools::TraceOutput* output : {&first, &second}) {
+    Context context(*executor);
+    ASSERT_TRUE(context.StartTrace(*output->trace()));
+    { const TraceCall call(context, "run", AttentionKind::kHca, 3); }
+    std::ostringstream text;
+    tools::WriteTraceEvents(*output->trace(),
+                            {.name = "rank " + std::to_string(rank),
+                             .rank = rank,
+                             .origin_ns = tools::TraceOrigin(*first.trace())},
+                            text);
+    events.push_back(text.str());
+    ++rank;
+  }
+  EXPECT_TRUE(first.Write({events[0], events[1]}, 0));
+  std::ifstream file(path);
+  const Json trace = Json::parse(file);
+  EXPECT_THAT(FormatFaults(trace, 1, 2), IsEmpty());
+  EXPECT_THAT(FormatFaults(trace, 1, 3), Not(IsEmpty()));
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    EXPECT_EQ(event["name"], "run layer 3 (hca)");
+  }
+  const Status dropped = first.Write({events[0]}, 7);
+  ASSERT_FALSE(dropped);
+  EXPECT_THAT(dropped.error().message, HasSubstr("7 events more than are kept"));
 }
 
 TEST(TraceTest, APathThatCannotBeWrittenIsRefused) {
