@@ -1,10 +1,12 @@
 #include "millipede/request.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "geometry/rings.h"
 #include "geometry/visibility.h"
+#include "pages/request_copy.h"
 #include "pages/request_lists.h"
 
 namespace millipede {
@@ -27,6 +29,22 @@ RequestRanges RangesAt(AttentionKind kind, int64_t position) {
 
 PageSpaceView ViewOf(const PageSpace* space) {
   return space == nullptr ? PageSpaceView{} : space->view();
+}
+
+// The request's mark whose length is nearest to `position`, null without marks.
+std::shared_ptr<const Request::State> NearestMark(const Request::State& state, int64_t position) {
+  std::shared_ptr<const Request::State> nearest;
+  int64_t distance = 0;
+  position = std::clamp<int64_t>(position, 0, kMaxContextTokens);
+  for (const auto& weak : state.marks) {
+    auto mark = weak.lock();
+    if (mark == nullptr) continue;
+    const int64_t mark_distance = std::abs(*CommonPosition(*mark) - position);
+    if (nearest != nullptr && mark_distance >= distance) continue;
+    nearest = std::move(mark);
+    distance = mark_distance;
+  }
+  return nearest;
 }
 
 }  // namespace
@@ -68,6 +86,8 @@ void SetRanges(Request::State& state, AttentionKind kind, const RequestRanges& r
   state.ranges[static_cast<size_t>(kind)] = ranges;
 }
 
+Request::State::~State() { static_cast<void>(ReleasePages(*this)); }
+
 bool HasLivePlan(const Request::State& state, AttentionKind kind) {
   return !state.live_plans[static_cast<size_t>(kind)].expired();
 }
@@ -106,22 +126,20 @@ Request& Request::operator=(Request&& other) noexcept {
 
 Request::~Request() { static_cast<void>(Release()); }
 
-Status Request::Prepare(int64_t num_tokens) {
+Status Request::Prepare(int64_t num_tokens, const RequestPools& pools) {
   MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
   if (num_tokens < 0) {
     return MakeError(ErrorCode::kInvalidArgument, "num_tokens", "{}; allowed: at least 0",
                      num_tokens);
   }
-  std::array<int64_t, kNumAttentionKinds> tokens{};
   for (const AttentionKind kind : kAttentionKinds) {
     const int64_t room = kMaxContextTokens - position(kind);
     if (state_->spaces.Has(kind) && num_tokens > room) {
       return MakeError(ErrorCode::kContextCeiling, "num_tokens",
                        "{} at position {}; allowed: at most {}", num_tokens, position(kind), room);
     }
-    tokens[static_cast<size_t>(kind)] = position(kind) + std::min(num_tokens, room);
   }
-  return Grow(*state_, CountPages(state_->spaces, tokens));
+  return PrepareStep(*state_, num_tokens, pools);
 }
 
 Status Request::Rewind(int64_t position) {
@@ -137,11 +155,52 @@ Status Request::Rewind(int64_t position) {
   }
   MILLIPEDE_RETURN_IF_ERROR(CheckRewind(*state_, position));
   RewindRanges(*state_, position);
+  // What comes next need not be what came then.
+  std::erase_if(state_->marks, [position](const std::weak_ptr<const State>& weak) {
+    const auto mark = weak.lock();
+    return mark == nullptr || *CommonPosition(*mark) > position;
+  });
   return {};
 }
 
 int64_t Request::EarliestRewind() const {
   return CheckLive(state_.get()) ? EarliestStart(*state_) : 0;
+}
+
+Result<RequestMark> Request::Mark(const RequestPools& pools) {
+  MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
+  MILLIPEDE_RETURN_IF_ERROR(CheckUnplanned(*state_));
+  const auto position = CommonPosition(*state_);
+  if (!position) return tl::make_unexpected(position.error());
+  std::erase_if(state_->marks, [](const auto& mark) { return mark.expired(); });
+  state_->marks.reserve(state_->marks.size() + 1);
+  auto copy = CopyRequest(*state_, *position, pools);
+  if (!copy) return tl::make_unexpected(std::move(copy).error());
+  state_->marks.emplace_back(*copy);
+  return RequestMark(*std::move(copy));
+}
+
+Result<Request> Request::Fork(int64_t position, const RequestPools& pools) const {
+  MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
+  const auto current = CommonPosition(*state_);
+  if (!current) return tl::make_unexpected(current.error());
+  if (position != *current) {
+    // A mark stands for itself: a live plan of this request does not matter to it.
+    const auto nearest = NearestMark(*state_, position);
+    const int64_t length = nearest == nullptr ? -1 : *CommonPosition(*nearest);
+    if (length == position) return ForkOf(*nearest, position, pools);
+    if (position != *current - 1 || position < 0) {
+      return MakeError(
+          ErrorCode::kInvalidArgument, "position", "{}; allowed: {}{}", position, *current,
+          nearest == nullptr ? std::string(", one token less, or the length of a mark; it has none")
+                             : fmt::format(", one token less, or the length of a mark; the nearest "
+                                           "is at {}",
+                                           length));
+    }
+    MILLIPEDE_RETURN_IF_ERROR(CheckRewind(*state_, position));
+  }
+  MILLIPEDE_RETURN_IF_ERROR(CheckUnplanned(*state_));
+  return ForkOf(*state_, position, pools);
 }
 
 int64_t Request::position(AttentionKind kind) const {
@@ -167,21 +226,21 @@ RequestPages Request::pages(AttentionKind kind) const {
   return pages;
 }
 
-Status Request::Release() {
-  if (state_ == nullptr || state_->released) return {};
-  State& s = *state_;
-  s.released = true;
-  Status first_error;
-  for (const RequestList& list : kRequestLists) {
-    std::vector<PageEntry>& pages = s.*list.pages;
-    // Without pages the space is not touched: it may be null.
-    if (pages.empty()) continue;
-    Status status = (s.spaces.*list.space)->Release(pages);
-    if (!status && first_error) first_error = std::move(status);
-    pages.clear();
-  }
-  s.ranges = {};
-  return first_error;
+Status Request::Release() { return state_ == nullptr ? Status() : ReleasePages(*state_); }
+
+Result<Request> Request::ForkOf(const State& source, int64_t position, const RequestPools& pools) {
+  auto copy = CopyRequest(source, position, pools);
+  if (!copy) return tl::make_unexpected(std::move(copy).error());
+  return Request(*std::move(copy));
+}
+
+RequestMark::RequestMark(std::shared_ptr<Request::State> state) : state_(std::move(state)) {}
+
+int64_t RequestMark::position() const { return state_ == nullptr ? 0 : *CommonPosition(*state_); }
+
+Result<Request> RequestMark::Fork(const RequestPools& pools) const {
+  MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
+  return Request::ForkOf(*state_, position(), pools);
 }
 
 }  // namespace millipede

@@ -11,9 +11,8 @@ namespace millipede {
 namespace {
 
 // The rows a step at `start` reads of a ring.
-RowRange RowsRead(const RequestRing& ring, int64_t start) {
-  const bool raw = ring.range == &RequestRanges::raw;
-  return raw ? RawRowsRead(start) : StateRowsHeld(ring.kind, start);
+RowRange RowsRead(const RequestRows& ring, int64_t start) {
+  return ring.list == kRawList ? RawRowsRead(start) : StateRowsHeld(ring.kind, start);
 }
 
 }  // namespace
@@ -53,12 +52,16 @@ Status CheckFree(const RequestSpaces& spaces, const PageCounts& wanted) {
   return {};
 }
 
-Status Grow(Request::State& state, const PageCounts& counts) {
+PageCounts MissingPages(const Request::State& state, const PageCounts& counts) {
   PageCounts missing{};
   for (size_t i = 0; i < kRequestLists.size(); ++i) {
     const auto num_pages = static_cast<int64_t>((state.*kRequestLists[i].pages).size());
     missing[i] = std::max<int64_t>(0, counts[i] - num_pages);
   }
+  return missing;
+}
+
+Status Grow(Request::State& state, const PageCounts& missing) {
   MILLIPEDE_RETURN_IF_ERROR(CheckFree(state.spaces, missing));
   for (size_t i = 0; i < kRequestLists.size(); ++i) {
     std::vector<PageEntry>& pages = state.*kRequestLists[i].pages;
@@ -73,6 +76,27 @@ Status Grow(Request::State& state, const PageCounts& counts) {
         (state.spaces.*kRequestLists[i].space)->Acquire(std::span(pages).subspan(old_size)));
   }
   return {};
+}
+
+Status ReleasePages(Request::State& state) {
+  if (state.released) return {};
+  state.released = true;
+  Status first_error;
+  for (const RequestList& list : kRequestLists) {
+    std::vector<PageEntry>& pages = state.*list.pages;
+    // Without pages the space is not touched: it may be null.
+    if (pages.empty()) continue;
+    PageSpace& space = *(state.spaces.*list.space);
+    Status status = space.Release(pages);
+    if (!status) {
+      // A page that is no longer the request's does not keep the others.
+      for (const PageEntry& entry : pages) static_cast<void>(space.Release({&entry, 1}));
+      if (first_error) first_error = std::move(status);
+    }
+    pages.clear();
+  }
+  state.ranges = {};
+  return first_error;
 }
 
 Status CheckLive(const Request::State* state) {
@@ -90,28 +114,45 @@ Status CheckUnplanned(const Request::State& state) {
   return {};
 }
 
+Result<int64_t> CommonPosition(const Request::State& state) {
+  const AttentionKind* first = nullptr;
+  int64_t position = 0;
+  for (const AttentionKind& kind : kAttentionKinds) {
+    if (!state.spaces.Has(kind)) continue;
+    const int64_t end = RangesOf(state, kind).raw.end;
+    if (first != nullptr && end != position) {
+      return MakeError(ErrorCode::kCallOrder, "request",
+                       "{} is at position {} and {} at {}; allowed: every kind at one",
+                       KindName(*first), position, KindName(kind), end);
+    }
+    first = &kind;
+    position = end;
+  }
+  return position;
+}
+
 int64_t EarliestStart(const Request::State& state) {
   int64_t earliest = 0;
-  for (const RequestRing& ring : kRequestRings) {
-    if (!state.spaces.Has(ring.kind)) continue;
+  for (const RequestRows& ring : kRequestRows) {
+    if (!ring.is_ring() || !state.spaces.Has(ring.kind)) continue;
     const int64_t begin = (RangesOf(state, ring.kind).*ring.range).begin;
-    const bool raw = ring.range == &RequestRanges::raw;
-    earliest =
-        std::max(earliest, raw ? EarliestRawStart(begin) : EarliestStateStart(ring.kind, begin));
+    earliest = std::max(earliest, ring.list == kRawList ? EarliestRawStart(begin)
+                                                        : EarliestStateStart(ring.kind, begin));
   }
   return earliest;
 }
 
 Status CheckRewind(const Request::State& state, int64_t position) {
-  for (const RequestRing& ring : kRequestRings) {
-    if (!state.spaces.Has(ring.kind)) continue;
+  for (const RequestRows& ring : kRequestRows) {
+    if (!ring.is_ring() || !state.spaces.Has(ring.kind)) continue;
     const RowRange held = RangesOf(state, ring.kind).*ring.range;
     const int64_t first_read = RowsRead(ring, position).begin;
     if (first_read >= held.begin) continue;
     return MakeError(ErrorCode::kRangeMissingRows, "position",
-                     "{} reads rows from {} of the ring {}, which holds [{}, {}); allowed: at "
+                     "{} reads rows from {} of the ring {}.{}, which holds [{}, {}); allowed: at "
                      "least {}",
-                     position, first_read, ring.name, held.begin, held.end, EarliestStart(state));
+                     position, first_read, KindName(ring.kind), ring.name, held.begin, held.end,
+                     EarliestStart(state));
   }
   return {};
 }

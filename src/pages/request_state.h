@@ -15,6 +15,11 @@ namespace millipede {
 inline constexpr int kNumAttentionKinds = 3;
 
 struct Request::State {
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State();  // gives its pages back
+
   RequestSpaces spaces;
   bool released = false;
 
@@ -32,6 +37,9 @@ struct Request::State {
   // By AttentionKind, the plan that is live: made, and neither committed nor dropped. Expired if
   // there is none.
   std::array<std::weak_ptr<const void>, kNumAttentionKinds> live_plans;
+
+  // The marks at lengths that the request still goes through, and those that are gone.
+  std::vector<std::weak_ptr<const State>> marks;
 };
 
 const RequestRanges& RangesOf(const Request::State& state, AttentionKind kind);

@@ -296,15 +296,16 @@ TEST_F(CsaTest, CountersEqualThePlan) {
     step.push_back(
         {.start_pos = world.position(id), .num_tokens = 3, .request = &world.request(id)});
   }
-  const Plan plan = Plan::Create(config_, kKind, 1, world.spaces(), step).value();
+  // The plan itself is gone before the step makes its own.
+  const PackedWork work = Plan::Create(config_, kKind, 1, world.spaces(), step).value().work();
   world.Step(context_,
              {{.id = 0, .num_tokens = 3}, {.id = 1, .num_tokens = 3}, {.id = 2, .num_tokens = 3}});
   const WorkCounters counters = context_.counters();
-  EXPECT_EQ(counters.leaves, static_cast<int64_t>(plan.work().leaves.size()));
-  EXPECT_EQ(counters.merges, static_cast<int64_t>(plan.work().merges.size()));
-  EXPECT_EQ(counters.candidates, plan.work().compressed_rows);
-  EXPECT_EQ(counters.events, static_cast<int64_t>(plan.work().events.size()));
-  EXPECT_EQ(counters.window_rows, plan.work().window_rows);
+  EXPECT_EQ(counters.leaves, static_cast<int64_t>(work.leaves.size()));
+  EXPECT_EQ(counters.merges, static_cast<int64_t>(work.merges.size()));
+  EXPECT_EQ(counters.candidates, work.compressed_rows);
+  EXPECT_EQ(counters.events, static_cast<int64_t>(work.events.size()));
+  EXPECT_EQ(counters.window_rows, work.window_rows);
 }
 
 TEST_F(CsaTest, TheIndexerHoldsAtMostEightMebibytesAThread) {
