@@ -15,6 +15,7 @@
 #include "bench/machine/thread_team.h"
 #include "bench/matmul/matmul_bench.h"
 #include "bench/stages/attend_stage_bench.h"
+#include "bench/stages/layer_bench.h"
 
 int main(int argc, char** argv) {
   int num_threads = static_cast<int>(std::thread::hardware_concurrency());
@@ -53,6 +54,8 @@ int main(int argc, char** argv) {
   millipede::bench::RegisterAttendStageBenches(team);
   millipede::bench::RegisterHcBenches(team);
   millipede::bench::RegisterIndexBenches(team);
+  millipede::bench::RegisterPlanBenches();
+  millipede::bench::RegisterLayerBenches(team);
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

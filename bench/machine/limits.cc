@@ -37,6 +37,12 @@ BigBuffer::BigBuffer(size_t min_bytes, const std::function<uint32_t(size_t index
   for (size_t i = 0; i < num_bytes / sizeof(uint32_t); ++i) words[i] = fill(i);
 }
 
+std::span<const std::byte> SampleMemory() {
+  static const BigBuffer buffer(
+      0, [](size_t index) { return static_cast<uint32_t>(index * 2'654'435'761U); });
+  return buffer.bytes();
+}
+
 void LimitSampler::Add(const RegionTime& kernel) {
   // Seconds of real time per second of processor time in the team's last region.
   const auto stretch = [this] {

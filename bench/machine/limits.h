@@ -32,6 +32,9 @@ class BigBuffer {
   MappedMemory memory_;
 };
 
+// Memory to measure the read bandwidth on; random bits, never written.
+std::span<const std::byte> SampleMemory();
+
 enum class Arithmetic { kFma, kInt16Madd };
 
 // What one run of a kernel has to do.

@@ -2,143 +2,104 @@
 
 #include <benchmark/benchmark.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <optional>
-#include <string>
-#include <utility>
+#include <memory>
 #include <vector>
 
 #include "base/mapped_memory.h"
 #include "bench/machine/limits.h"
-#include "bench/stages/random_rows.h"
-#include "millipede/config.h"
-#include "millipede/plan.h"
+#include "bench/stages/batch.h"
 #include "millipede/stages.h"
 
 namespace millipede::bench {
 namespace {
 
-// Requests that take turns, so that no one's rows stay in the caches.
-constexpr int64_t kNumRequests = 8;
+// Batches of one request that take turns, so that no one's rows stay in the caches.
+constexpr size_t kNumTurns = 4;
 
-template <typename T>
-T Get(Result<T> result) {
-  if (!result) {
-    std::fprintf(stderr, "%s\n", result.error().message.c_str());
-    std::exit(1);
+std::vector<Bf16> RandomRows(int64_t num_rows) {
+  std::vector<Bf16> rows(static_cast<size_t>(num_rows * kHeadDim));
+  uint32_t bits = 1;
+  for (Bf16& value : rows) {
+    bits = bits * 1'664'525U + 1'013'904'223U;
+    value = Bf16{static_cast<uint16_t>((bits >> 16 & 0x80FFU) + 0x3F00U)};
   }
-  return std::move(*result);
+  return rows;
 }
 
-// Requests of one kind with `history` tokens each, a step of `num_tokens` planned for each.
 class AttendStage {
  public:
-  AttendStage(AttentionKind kind, int64_t history, int64_t num_tokens)
-      : kind_(kind), num_tokens_(num_tokens) {
-    const int64_t rows = kind == AttentionKind::kSwa   ? 0
-                         : kind == AttentionKind::kHca ? (history + num_tokens) / 128
-                                                       : (history + num_tokens) / 4;
-    const auto main_pages = static_cast<int32_t>(kNumRequests * (rows / kPageRows + 1));
-    // State pages are named but hold nothing here: one space serves both rings.
-    raw_.emplace(Get(PageSpace::Create(kNumRequests * 4)));
-    main_.emplace(Get(PageSpace::Create(main_pages)));
-    index_.emplace(Get(PageSpace::Create(main_pages)));
-    state_.emplace(Get(PageSpace::Create(kNumRequests * 64)));
-    RequestSpaces spaces{.raw = &*raw_};
-    if (kind == AttentionKind::kHca) {
-      spaces.hca_main = &*main_;
-      spaces.hca_state = &*state_;
-    } else if (kind == AttentionKind::kCsa) {
-      spaces.csa_main = &*main_;
-      spaces.csa_index = &*index_;
-      spaces.csa_state = &*state_;
-      spaces.csa_inner_state = &*state_;
+  // One request's `num_tokens` newest tokens of `context` in all.
+  AttendStage(AttentionKind kind, int64_t context, int64_t num_tokens) : num_tokens_(num_tokens) {
+    for (size_t turn = 0; turn < kNumTurns; ++turn) {
+      batches_.push_back(
+          std::make_unique<Batch>(kind, std::vector<int64_t>{context - num_tokens}, num_tokens));
+      plans_.push_back(batches_.back()->MakePlan());
+      batches_.back()->pools();
     }
-    for (int64_t r = 0; r < kNumRequests; ++r) {
-      requests_.push_back(Get(Request::Create(spaces, history)));
-      if (auto grown = requests_.back().Prepare(num_tokens); !grown) std::abort();
-      StepRequest step;
-      step.start_pos = history;
-      step.num_tokens = num_tokens;
-      step.request = &requests_.back();
-      plans_.push_back(Get(Plan::Create(config_, kind, 1, spaces.views(kind), {&step, size_t{1}})));
-    }
-    raw_pool_ = PoolOfRandomRows(raw_->num_pages());
-    main_pool_ = PoolOfRandomRows(main_pages);
-    query_ = RandomRows(num_tokens * config_.num_heads);
+    const ModelConfig& config = this->config();
+    query_ = RandomRows(num_tokens * config.num_heads);
     new_kv_ = RandomRows(num_tokens);
     heads_.resize(query_.size());
-    sink_.assign(static_cast<size_t>(config_.num_heads), 0.5F);
+    sink_.assign(static_cast<size_t>(config.num_heads), 0.5F);
     rope_.assign(static_cast<size_t>(num_tokens * kRopePairs), 0.7F);
-    if (kind == AttentionKind::kCsa) selections_ = RandomSelections(rows);
+    if (kind == AttentionKind::kCsa) MakeSelections(context / kCsaRatio);
   }
 
-  int64_t rows_per_token() const {
+  const ModelConfig& config() const { return batches_.front()->config(); }
+
+  // Rows attended, summed over the tokens.
+  int64_t num_rows() const {
     const PackedWork& work = plans_.front().work();
-    int64_t rows = work.window_rows;
-    if (kind_ == AttentionKind::kHca) rows += work.compressed_rows;
-    if (kind_ == AttentionKind::kCsa) rows += num_tokens_ * config_.index_topk;
-    return rows / num_tokens_;
+    const int64_t selected = num_tokens_ * config().index_topk;
+    return work.window_rows + (selections_.empty() ? work.compressed_rows : selected);
   }
-  const ModelConfig& config() const { return config_; }
 
-  void Run(Context& context, int64_t turn) {
-    const auto r = static_cast<size_t>(turn % kNumRequests);
-    const int64_t bytes = StageScratchBytes(config_, num_tokens_, context.num_threads());
+  void Run(Context& context) {
+    const size_t turn = next_turn_++ % kNumTurns;
+    const int64_t bytes = StageScratchBytes(config(), num_tokens_, context.num_threads());
     if (scratch_.num_bytes() < bytes) scratch_ = Get(MappedMemory::Map(bytes, "scratch"));
-    const int64_t heads = config_.num_heads;
-    const RopeRows rope{MakeView(rope_.data(), num_tokens_, kRopePairs),
-                        MakeView(rope_.data(), num_tokens_, kRopePairs)};
-    AttendInputs inputs{.q = MakeView(query_.data(), num_tokens_, heads, kHeadDim),
-                        .sink = MakeView(sink_.data(), heads),
+    const int64_t heads = config().num_heads;
+    const RopeRows rope{MakeView<const float>(rope_.data(), num_tokens_, kRopePairs),
+                        MakeView<const float>(rope_.data(), num_tokens_, kRopePairs)};
+    const LayerPools& pools = batches_[turn]->pools();
+    AttendInputs inputs{.q = MakeView<const Bf16>(query_.data(), num_tokens_, heads, kHeadDim),
+                        .sink = MakeView<const float>(sink_.data(), heads),
                         .rope = rope,
-                        .raw = raw_pool_,
-                        .new_kv = MakeView(new_kv_.data(), num_tokens_, kHeadDim),
-                        .main = main_pool_,
+                        .raw = pools.raw,
+                        .new_kv = MakeView<const Bf16>(new_kv_.data(), num_tokens_, kHeadDim),
+                        .main = pools.main,
                         .selection = {}};
-    if (kind_ == AttentionKind::kCsa) {
-      inputs.selection = MakeView(selections_[r].data(), num_tokens_, config_.index_topk);
+    if (!selections_.empty()) {
+      inputs.selection =
+          MakeView<const int32_t>(selections_[turn].data(), num_tokens_, config().index_topk);
     }
-    auto status =
-        Attend(context, config_, plans_[r], inputs,
+    Check(
+        Attend(context, config(), plans_[turn], inputs,
                {.heads = MakeView(heads_.data(), num_tokens_, heads, kHeadDim), .log_sum_exp = {}},
-               {scratch_.data(), static_cast<size_t>(scratch_.num_bytes())});
-    if (!status) {
-      std::fprintf(stderr, "%s\n", status.error().message.c_str());
-      std::exit(1);
-    }
+               {scratch_.data(), static_cast<size_t>(scratch_.num_bytes())}));
   }
 
  private:
-  // Distinct rows in no order, for every request and token.
-  std::vector<std::vector<int32_t>> RandomSelections(int64_t rows) const {
-    std::vector<std::vector<int32_t>> selections(kNumRequests);
-    for (size_t r = 0; r < selections.size(); ++r) {
+  // Distinct rows in no order for each token.
+  void MakeSelections(int64_t num_candidates) {
+    selections_.resize(kNumTurns);
+    for (size_t turn = 0; turn < kNumTurns; ++turn) {
       for (int64_t t = 0; t < num_tokens_; ++t) {
-        const int64_t first = static_cast<int64_t>(r) * 977 + t * 131;
-        for (int64_t i = 0; i < config_.index_topk; ++i) {
+        const int64_t first = static_cast<int64_t>(turn) * 977 + t * 131;
+        for (int64_t i = 0; i < config().index_topk; ++i) {
           // A step prime to any power of two visits each row once.
-          selections[r].push_back(static_cast<int32_t>((first + i * 101'027) % rows));
+          selections_[turn].push_back(static_cast<int32_t>((first + i * 101'027) % num_candidates));
         }
       }
     }
-    return selections;
   }
 
-  ModelConfig config_ = ModelConfig::Flash();
-  AttentionKind kind_;
   int64_t num_tokens_;
-  std::optional<PageSpace> raw_;
-  std::optional<PageSpace> main_;
-  std::optional<PageSpace> index_;
-  std::optional<PageSpace> state_;
-  std::vector<Request> requests_;
+  std::vector<std::unique_ptr<Batch>> batches_;
   std::vector<Plan> plans_;
-  PoolView raw_pool_;
-  PoolView main_pool_;
   std::vector<Bf16> query_;
   std::vector<Bf16> new_kv_;
   std::vector<Bf16> heads_;
@@ -146,20 +107,18 @@ class AttendStage {
   std::vector<float> rope_;
   std::vector<std::vector<int32_t>> selections_;
   MappedMemory scratch_;
+  size_t next_turn_ = 0;
 };
 
-void BenchAttendStage(benchmark::State& state, ThreadTeam& team, AttentionKind kind,
-                      int64_t history) {
-  const int64_t num_tokens = state.range(0);
-  AttendStage stage(kind, history - num_tokens, num_tokens);
-  const int64_t products = num_tokens * stage.rows_per_token() * stage.config().num_heads;
-  const KernelWork work{2.0 * 2.0 * static_cast<double>(products * kHeadDim), 0, Arithmetic::kFma};
-  LimitSampler sampler(team, work, RandomMemory());
-  Context context(team);
-  int64_t turn = 0;
+void BenchAttend(benchmark::State& state, ThreadTeam& team, AttentionKind kind, int64_t context) {
+  AttendStage stage(kind, context, state.range(0));
+  const auto products = static_cast<double>(stage.num_rows() * stage.config().num_heads);
+  const KernelWork work{2.0 * 2.0 * products * kHeadDim, 0, Arithmetic::kFma};
+  LimitSampler sampler(team, work, SampleMemory());
+  Context books(team);
   for (auto _ : state) {
     team.ResetTotal();
-    stage.Run(context, turn++);
+    stage.Run(books);
     const RegionTime time = team.total();
     state.SetIterationTime(time.seconds);
     sampler.Add(time);
@@ -170,10 +129,10 @@ void BenchAttendStage(benchmark::State& state, ThreadTeam& team, AttentionKind k
 }  // namespace
 
 void RegisterAttendStageBenches(ThreadTeam& team) {
-  const auto register_one = [&team](const char* name, AttentionKind kind, int64_t history) {
+  const auto add = [&team](const char* name, AttentionKind kind, int64_t context) {
     benchmark::RegisterBenchmark(name,
-                                 [&team, kind, history](benchmark::State& state) {
-                                   BenchAttendStage(state, team, kind, history);
+                                 [&team, kind, context](benchmark::State& state) {
+                                   BenchAttend(state, team, kind, context);
                                  })
         ->ArgName("tokens")
         ->Arg(1)
@@ -182,9 +141,9 @@ void RegisterAttendStageBenches(ThreadTeam& team) {
         ->Unit(benchmark::kMicrosecond)
         ->MinTime(0.3);
   };
-  register_one("attention/swa/128rows", AttentionKind::kSwa, 4096);
-  register_one("attention/hca/8192rows", AttentionKind::kHca, kMaxContextTokens);
-  register_one("attention/csa/640of262144", AttentionKind::kCsa, kMaxContextTokens);
+  add("attention/swa_128", AttentionKind::kSwa, 4096);
+  add("attention/hca_8192", AttentionKind::kHca, kMaxContextTokens);
+  add("attention/csa_640_of_262144", AttentionKind::kCsa, kMaxContextTokens);
 }
 
 }  // namespace millipede::bench
