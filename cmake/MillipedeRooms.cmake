@@ -20,6 +20,11 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # Highway's widest targets are picked at run time; this is the floor of the rest.
   target_compile_options(millipede_options INTERFACE -march=x86-64-v2)
 endif()
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  # Kernels keep arrays of vectors in registers, which vectors of unknown length cannot be in: NEON.
+  target_compile_definitions(millipede_options INTERFACE
+    "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+endif()
 if(MILLIPEDE_SANITIZE)
   target_compile_options(millipede_options INTERFACE
     -fsanitize=${MILLIPEDE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
@@ -79,16 +84,20 @@ function(millipede_library name)
           DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/millipede)
 endfunction()
 
-# millipede_test(NAME LABEL label SOURCES file... LINK target... [CONCURRENT]): one GoogleTest program
+# millipede_test(NAME LABEL label SOURCES file... LINK target... [CONCURRENT] [ARM64]): one GoogleTest program
 # and one CTest entry. Labels: unit (small, also run under asan and ubsan), flash (big shapes), mpi
 # (several ranks), soak (long random runs), project. CONCURRENT adds the label of that name: tests
-# whose code runs on several threads, which are those that also run under tsan. Target
+# whose code runs on several threads, which are those that also run under tsan. ARM64 does
+# the same for those that scripts/arm64 runs under qemu. Target
 # <label>_tests builds the programs of a label.
 function(millipede_test name)
-  cmake_parse_arguments(ARG "CONCURRENT" "LABEL" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "CONCURRENT;ARM64" "LABEL" "SOURCES;LINK" ${ARGN})
   set(labels ${ARG_LABEL})
   if(ARG_CONCURRENT)
     list(APPEND labels concurrent)
+  endif()
+  if(ARG_ARM64)
+    list(APPEND labels arm64)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
