@@ -26,7 +26,7 @@ std::span<const T> TokenRow(const std::vector<T>& values, int64_t t, int64_t wid
 
 // "request 2 position 16384".
 std::string TokenName(const StepInputs& inputs, int64_t t);
-std::string EventName(const StepEvent& event);
+std::string EventName(const StepInputs& inputs, const StepEvent& event);
 
 // Rows of any tensor with pointers to them, as the golden takes them.
 template <typename T>
