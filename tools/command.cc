@@ -183,7 +183,7 @@ int Run(const std::vector<std::string>& words, const Streams& streams) {
 
   std::string name = "millipede";
   const auto refuse = [&](const Error& error) {
-    if (IsRankOfMany()) return RefuseShared(error, streams);
+    if (IsRankOfMany()) return RefuseShared(name, error, streams);
     PrintError(streams, name, error.message);
     return kExitUsage;
   };

@@ -33,8 +33,9 @@ bool IsRankOfMany();
 // there is to print; every rank returns the same exit code.
 int DecodeShared(const StepWords& words, const Streams& streams);
 
-// Ends the job with this rank's error where the others may be in DecodeShared or here; printed once.
-int RefuseShared(const Error& error, const Streams& streams);
+// Ends the job with this rank's error where the others may be in DecodeShared or here; printed
+// once.
+int RefuseShared(const std::string& command, const Error& error, const Streams& streams);
 
 // kInvalidArgument if the caches of decode, `copies` times, and its buffers do not fit in memory.
 Status CheckDecodeMemory(const StepArguments& arguments, int64_t copies);

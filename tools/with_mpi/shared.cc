@@ -209,10 +209,10 @@ int DecodeShared(const StepWords& words, const Streams& streams) {
   }
 }
 
-int RefuseShared(const Error& error, const Streams& streams) {
+int RefuseShared(const std::string& command, const Error& error, const Streams& streams) {
   const MpiJob job;
   const auto message = FirstError(job.Gather(ErrorJson(error)));
-  if (job.rank() == 0) PrintError(streams, "millipede", *message);
+  if (job.rank() == 0) PrintError(streams, command, *message);
   return kExitUsage;
 }
 

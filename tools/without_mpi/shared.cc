@@ -12,8 +12,8 @@ int DecodeShared(const StepWords& words, const Streams& streams) {
   return kExitUsage;
 }
 
-int RefuseShared(const Error& error, const Streams& streams) {
-  PrintError(streams, "millipede", error.message);
+int RefuseShared(const std::string& command, const Error& error, const Streams& streams) {
+  PrintError(streams, command, error.message);
   return kExitUsage;
 }
 
