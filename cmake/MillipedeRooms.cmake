@@ -71,6 +71,23 @@ function(millipede_library name)
   install(TARGETS ${name} EXPORT millipede-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/millipede
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+endfunction()
+
+# millipede_mpi_library(): the objects of the one room that needs MPI, a library of its own, so that
+# the other does not. Component mpi of the package.
+function(millipede_mpi_library)
+  add_library(millipede_mpi STATIC $<TARGET_OBJECTS:millipede_distributed>)
+  add_library(millipede::mpi ALIAS millipede_mpi)
+  set_target_properties(millipede_mpi PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME mpi)
+  target_link_libraries(millipede_mpi PUBLIC millipede PRIVATE MPI::MPI_CXX)
+  install(TARGETS millipede_mpi EXPORT millipede-mpi-targets
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT millipede-mpi-targets NAMESPACE millipede::
+          DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/millipede)
+endfunction()
+
+# millipede_package(): what find_package(millipede) finds.
+function(millipede_package)
   install(EXPORT millipede-targets NAMESPACE millipede::
           DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/millipede)
   include(CMakePackageConfigHelpers)

@@ -173,6 +173,16 @@ Result<StepArguments> ParseStepArguments(const StepWords& words) {
     arguments.weight_sets = *sets;
   }
 
+  if (words.tp) {
+    auto degree = ParseInteger("--tp", *words.tp, 1, arguments.config.o_groups);
+    if (!degree) return ErrorOf(degree);
+    arguments.tp = static_cast<int32_t>(*degree);
+    if (arguments.config.o_groups % arguments.tp != 0) {
+      return BadValue("--tp", *words.tp,
+                      fmt::format("a divisor of the {} output groups", arguments.config.o_groups));
+    }
+  }
+
   auto json = ParseJsonPath(words.json);
   if (!json) return ErrorOf(json);
   arguments.json = *std::move(json);

@@ -27,6 +27,7 @@ struct StepWords {
   std::optional<std::string> json;
   std::optional<std::string> trace;
   std::optional<std::string> weight_sets;
+  std::optional<std::string> tp;
   bool check = false;
   bool output_only = false;
 };
@@ -46,7 +47,14 @@ struct StepArguments {
   std::string trace;        // a path, empty for none
   int64_t weight_sets = 1;  // stack: different weights that the layers of a kind take by turns
 
+  int32_t tp = 1;                 // decode: ranks that share the step
+  std::vector<int64_t> requests;  // [batch] one rank's: their numbers in the whole batch; empty for
+                                  // a whole batch, 0, 1, and so on
+
   int64_t num_tokens() const { return batch * seq; }
+  int64_t request_id(size_t r) const {
+    return requests.empty() ? static_cast<int64_t>(r) : requests[r];
+  }
 };
 
 // The judging rules for the arguments' preset.

@@ -1,6 +1,7 @@
 #include "tools/batch.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "fixtures/formula.h"
@@ -47,6 +48,15 @@ int64_t CountPages(AttentionKind kind, PoolKind pool, std::span<const int64_t> s
     sum += (rows + format.rows_per_page - 1) / format.rows_per_page;
   }
   return sum;
+}
+
+std::vector<int64_t> IdsOf(std::span<const int64_t> given, size_t num_requests) {
+  std::vector<int64_t> ids(given.begin(), given.end());
+  if (ids.empty()) {
+    ids.resize(num_requests);
+    std::iota(ids.begin(), ids.end(), 0);
+  }
+  return ids;
 }
 
 Status RopeOf(AttentionKind kind, std::span<const int64_t> positions, std::vector<float>& cos,
@@ -134,9 +144,10 @@ Status Batch::CreateSpace(PoolKind pool, PageSpace* RequestSpaces::*member, int6
 }
 
 Result<Batch> Batch::Create(std::span<const AttentionKind> kinds,
-                            std::span<const int64_t> start_pos,
-                            std::span<const int64_t> num_tokens) {
+                            std::span<const int64_t> start_pos, std::span<const int64_t> num_tokens,
+                            std::span<const int64_t> ids) {
   Batch batch;
+  batch.ids_ = IdsOf(ids, start_pos.size());
   auto status =
       batch.CreateSpace(kRawSpace.pool, kRawSpace.member,
                         CountPages(AttentionKind::kSwa, kRawSpace.pool, start_pos, num_tokens), 0);
@@ -228,8 +239,10 @@ Status SetRope(AttentionKind kind, StepInputs& inputs) {
 
 Result<StepInputs> MakeStepInputs(const ModelConfig& config, AttentionKind kind, uint64_t seed,
                                   std::span<const int64_t> start_pos,
-                                  std::span<const int64_t> num_tokens, int64_t step) {
+                                  std::span<const int64_t> num_tokens, int64_t step,
+                                  std::span<const int64_t> ids) {
   StepInputs inputs;
+  inputs.ids = IdsOf(ids, start_pos.size());
   for (size_t r = 0; r < num_tokens.size(); ++r) {
     for (int64_t i = 0; i < num_tokens[r]; ++i) {
       inputs.request.push_back(static_cast<int64_t>(r));
@@ -241,9 +254,9 @@ Result<StepInputs> MakeStepInputs(const ModelConfig& config, AttentionKind kind,
   inputs.x.resize(total * width);
   reference::ParallelFor(inputs.num_tokens(), [&](int64_t t) {
     const auto token = static_cast<size_t>(t);
-    const int64_t r = inputs.request[token];
-    const fixtures::RequestFixture fixture(config, seed, r);
-    fixture.X(inputs.position[token] - start_pos[static_cast<size_t>(r)],
+    const auto r = static_cast<size_t>(inputs.request[token]);
+    const fixtures::RequestFixture fixture(config, seed, inputs.ids[r]);
+    fixture.X(inputs.position[token] - start_pos[r],
               std::span(inputs.x).subspan(token * width, width));
   });
   if (auto status = SetRope(kind, inputs); !status) return ErrorOf(status);

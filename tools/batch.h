@@ -39,15 +39,18 @@ int64_t PoolRowOf(PoolKind pool, std::span<const int32_t> pages, int64_t i);
 class Batch {
  public:
   // One request per start position, with pages for `num_tokens[r]` more tokens of each kind.
+  // `ids` are the requests' numbers, which their data is made by; empty for 0, 1, and so on.
   // kInvalidArgument, kOutOfPages, kOutOfMemory.
   static Result<Batch> Create(std::span<const AttentionKind> kinds,
                               std::span<const int64_t> start_pos,
-                              std::span<const int64_t> num_tokens);
+                              std::span<const int64_t> num_tokens,
+                              std::span<const int64_t> ids = {});
 
   Batch(Batch&&) = default;
   Batch& operator=(Batch&&) = delete;  // requests must go before the spaces they draw from
 
   int64_t size() const { return static_cast<int64_t>(requests_.size()); }
+  int64_t id(int64_t r) const { return ids_[static_cast<size_t>(r)]; }
   const Request& request(int64_t r) const { return requests_[static_cast<size_t>(r)]; }
   KindSpaces spaces(AttentionKind kind) const { return request_spaces_.views(kind); }
   int32_t num_pages(PoolKind pool) const;
@@ -69,6 +72,7 @@ class Batch {
 
   std::map<PoolKind, PageSpace> spaces_;
   RequestSpaces request_spaces_;
+  std::vector<int64_t> ids_;  // [requests]
   std::vector<Request> requests_;
 };
 
@@ -81,7 +85,8 @@ struct StepEvent {
 
 // What a step is given: its tokens in batch order, made by formula. T of them, and E events.
 struct StepInputs {
-  std::vector<int64_t> request;   // [T]
+  std::vector<int64_t> ids;       // [requests] their numbers, which their data is made by
+  std::vector<int64_t> request;   // [T] index in ids
   std::vector<int64_t> position;  // [T]
   std::vector<float> x;           // [T,4,D]
   std::vector<float> rope_cos;    // [T,32]
@@ -99,10 +104,12 @@ struct StepInputs {
 };
 
 // The inputs of step `step` of several, each of `num_tokens[r]` tokens of each request, that begin
-// at start_pos. RoPE rows are the helper's. kInvalidArgument for a position past the ceiling.
+// at start_pos; `ids` as of Batch. RoPE rows are the helper's. kInvalidArgument for a position past
+// the ceiling.
 Result<StepInputs> MakeStepInputs(const ModelConfig& config, AttentionKind kind, uint64_t seed,
                                   std::span<const int64_t> start_pos,
-                                  std::span<const int64_t> num_tokens, int64_t step = 0);
+                                  std::span<const int64_t> num_tokens, int64_t step = 0,
+                                  std::span<const int64_t> ids = {});
 
 // The events and RoPE rows of `inputs` for a kind, in place of those it has; x stays.
 Status SetRope(AttentionKind kind, StepInputs& inputs);

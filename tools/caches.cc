@@ -78,7 +78,7 @@ Result<LayerCaches> LayerCaches::Create(const ModelConfig& config, const Batch& 
 void LayerCaches::FillHistory(const ModelConfig& config, const Batch& batch, AttentionKind kind,
                               uint64_t seed, int num_threads) {
   for (int64_t r = 0; r < batch.size(); ++r) {
-    const fixtures::RequestFixture fixture(config, seed, r);
+    const fixtures::RequestFixture fixture(config, seed, batch.id(r));
     const RequestPages lists = batch.request(r).pages(kind);
     for (const PoolKind pool : PoolKindsOf(kind)) {
       const std::vector<int32_t> pages = batch.Pages(kind, pool, r);

@@ -64,6 +64,11 @@ RuleTable CheckValues(const StepRecord& record, const fixtures::LayerFixture& we
 RuleTable CheckStep(const StepRecord& record, const fixtures::LayerFixture& weights,
                     int num_threads, Progress& progress);
 
+// One step, or output half, run in two ways: every tensor of a token or event, and every row of all
+// pools after run and after commit, are bit for bit the same.
+RuleTable CheckSameBits(StepRecord& record, StepRecord& other);
+RuleTable CheckSameBits(OutputRecord& record, OutputRecord& other);
+
 // Every rule of the output half.
 RuleTable CheckOutput(const OutputRecord& record, const fixtures::LayerFixture& weights,
                       int num_threads, Progress& progress);

@@ -14,39 +14,6 @@ using reference::Values;
 
 constexpr int64_t kNothing = -1;
 
-std::string_view RowsName(PoolKind pool) {
-  switch (pool) {
-    case PoolKind::kHcaMain:
-    case PoolKind::kCsaMain:
-      return "main rows";
-    case PoolKind::kHcaState:
-    case PoolKind::kCsaState:
-      return "state rows";
-    case PoolKind::kCsaIndexRows:
-      return "index rows";
-    case PoolKind::kCsaIndexScales:
-      return "index scales";
-    case PoolKind::kCsaInnerState:
-      return "inner rows";
-    case PoolKind::kRaw:
-      break;
-  }
-  return "raw rows";
-}
-
-int64_t ValuesPerRow(PoolKind pool) {
-  switch (pool) {
-    case PoolKind::kRaw:
-    case PoolKind::kHcaMain:
-    case PoolKind::kCsaMain:
-      return kHeadDim;
-    case PoolKind::kCsaIndexRows:
-      return kIndexDim;
-    default:
-      return FormatOf(pool).row_bytes / int64_t{sizeof(float)};
-  }
-}
-
 // The rows that commit moves from the overlay to a ring.
 std::span<const std::byte> OverlayRows(PoolKind pool, const Activations& values) {
   switch (pool) {
@@ -151,6 +118,39 @@ void JudgePool(const CacheRecord& caches, const PoolRecord& pool, const Activati
 }
 
 }  // namespace
+
+std::string_view RowsName(PoolKind pool) {
+  switch (pool) {
+    case PoolKind::kHcaMain:
+    case PoolKind::kCsaMain:
+      return "main rows";
+    case PoolKind::kHcaState:
+    case PoolKind::kCsaState:
+      return "state rows";
+    case PoolKind::kCsaIndexRows:
+      return "index rows";
+    case PoolKind::kCsaIndexScales:
+      return "index scales";
+    case PoolKind::kCsaInnerState:
+      return "inner rows";
+    case PoolKind::kRaw:
+      break;
+  }
+  return "raw rows";
+}
+
+int64_t ValuesPerRow(PoolKind pool) {
+  switch (pool) {
+    case PoolKind::kRaw:
+    case PoolKind::kHcaMain:
+    case PoolKind::kCsaMain:
+      return kHeadDim;
+    case PoolKind::kCsaIndexRows:
+      return kIndexDim;
+    default:
+      return FormatOf(pool).row_bytes / int64_t{sizeof(float)};
+  }
+}
 
 RuleTable CheckCaches(const CacheRecord& caches, const Activations& values,
                       const StepInputs& inputs) {

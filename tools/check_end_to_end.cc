@@ -65,7 +65,7 @@ void JudgeTokenRows(const StepRecord& record, const Decoder& decoder, int64_t t,
 
 void JudgeEventRows(const StepRecord& record, const Decoder& decoder, int64_t e, RuleTable& table) {
   const StepEvent& event = record.inputs.events[static_cast<size_t>(e)];
-  const std::string where = EventName(event);
+  const std::string where = EventName(record.inputs, event);
   table.Add("cmp_rows", kRms, kHeadDim,
             reference::JudgeEndToEnd(EndToEndTensor::kCompressedRow,
                                      TokenRow(record.values.cmp_rows, e, kHeadDim),

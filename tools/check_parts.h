@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fixtures/formula.h"
@@ -26,7 +27,11 @@ std::span<const T> TokenRow(const std::vector<T>& values, int64_t t, int64_t wid
 
 // "request 2 position 16384".
 std::string TokenName(const StepInputs& inputs, int64_t t);
-std::string EventName(const StepEvent& event);
+std::string EventName(const StepInputs& inputs, const StepEvent& event);
+
+// What the rows of a pool are called in tables, and the values that a row counts as.
+std::string_view RowsName(PoolKind pool);
+int64_t ValuesPerRow(PoolKind pool);
 
 // Rows of any tensor with pointers to them, as the golden takes them.
 template <typename T>

@@ -7,11 +7,13 @@ namespace millipede::tools {
 
 std::string TokenName(const StepInputs& inputs, int64_t t) {
   const auto token = static_cast<size_t>(t);
-  return fmt::format("request {} position {}", inputs.request[token], inputs.position[token]);
+  const int64_t id = inputs.ids[static_cast<size_t>(inputs.request[token])];
+  return fmt::format("request {} position {}", id, inputs.position[token]);
 }
 
-std::string EventName(const StepEvent& event) {
-  return fmt::format("request {} compressed row {}", event.request, event.row);
+std::string EventName(const StepInputs& inputs, const StepEvent& event) {
+  const int64_t id = inputs.ids[static_cast<size_t>(event.request)];
+  return fmt::format("request {} compressed row {}", id, event.row);
 }
 
 StepRows::StepRows(const StepRecord& record) : record_(record), ratio_(RatioOf(record.kind)) {
@@ -21,8 +23,8 @@ StepRows::StepRows(const StepRecord& record) : record_(record), ratio_(RatioOf(r
     const int64_t start = record.caches.start_pos[r];
     const int64_t end = start + record.caches.num_tokens[r];
     requests_.push_back(
-        {fixtures::RequestFixture(record.config, record.history_seed, static_cast<int64_t>(r)),
-         start, first_query, first_event});
+        {fixtures::RequestFixture(record.config, record.history_seed, record.inputs.ids[r]), start,
+         first_query, first_event});
     first_query += end - start;
     if (ratio_ > 0) first_event += end / ratio_ - start / ratio_;
   }

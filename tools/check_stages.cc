@@ -220,7 +220,7 @@ RuleTable JudgeEvents(const StepRecord& record, const Golden& golden, const Step
         tables[i].Add("cmp_rows", "stage, from state rows", kHeadDim,
                       reference::JudgeRounded(TokenRow(values.cmp_rows, e, kHeadDim),
                                               golden.CompressRow(Pointers(state), rope)),
-                      EventName(events[i]));
+                      EventName(record.inputs, events[i]));
         if (record.kind != AttentionKind::kCsa) return;
         const auto inner = rows.BlockInnerState(events[i].request, events[i].row);
         keys[i] = golden.IndexRow(Pointers(inner), rope);
@@ -242,7 +242,7 @@ RuleTable JudgeEvents(const StepRecord& record, const Golden& golden, const Step
       values.idx_rows, codes, values.idx_scales, scales, num_loose, record.profile);
   const auto worst = static_cast<size_t>(std::max<int64_t>(0, verdict.worst_index));
   table.Add("idx_rows", "stage, from inner state rows", static_cast<int64_t>(codes.size()), verdict,
-            EventName(events[worst]));
+            EventName(record.inputs, events[worst]));
   return table;
 }
 

@@ -26,13 +26,6 @@ struct CommandLine {
   std::optional<std::string> dump;
 };
 
-// One line, whatever bytes the arguments had.
-void PrintError(const Streams& streams, const std::string& command, std::string message) {
-  const auto is_control = [](unsigned char c) { return c < ' ' || c == '\x7F'; };
-  std::replace_if(message.begin(), message.end(), is_control, ' ');
-  streams.err << command << ": " << message << '\n' << std::flush;
-}
-
 constexpr const char* kAllJson =
     "Write all that is printed to this file as JSON; - is standard output, which\n"
     "then holds nothing else";
@@ -85,6 +78,12 @@ void AddDecode(CLI::App& app, StepWords& words) {
   app.add_flag("--output-only", words.output_only,
                "Run the output half alone (output projection and hyper-connection) on heads made\n"
                "by formula, --batch times --seq tokens; refuses --start-pos");
+  app.add_option("--tp", words.tp,
+                 "Tensor parallel: ranks that share the step, started by 'mpirun -n N'; each has\n"
+                 "the requests r with r mod N its own number, and 1/N of the output groups. A\n"
+                 "divisor of the output groups (1 by default). With --check the outputs and all\n"
+                 "cache rows are also compared with those of one process, bit for bit")
+      ->type_name("N");
   AddJson(app, words, kAllJson);
   AddTrace(app, words);
   app.footer(std::string("Makes one layer's weights and the requests' histories by formula, then "
@@ -183,20 +182,20 @@ int Run(const std::vector<std::string>& words, const Streams& streams) {
   app.footer("'millipede COMMAND --help' says more.");
 
   std::string name = "millipede";
+  const auto refuse = [&](const Error& error) {
+    if (IsRankOfMany()) return RefuseShared(name, error, streams);
+    PrintError(streams, name, error.message);
+    return kExitUsage;
+  };
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error, streams.out, streams.err);
     for (const CLI::App* command : app.get_subcommands()) name += " " + command->get_name();
-    PrintError(streams, name,
-               fmt::format("{}; allowed: what '{} --help' lists", error.what(), name));
-    return kExitUsage;
+    return refuse({ErrorCode::kInvalidArgument, -1, "argument",
+                   fmt::format("{}; allowed: what '{} --help' lists", error.what(), name)});
   }
 
-  const auto refuse = [&](const Error& error) {
-    PrintError(streams, name, error.message);
-    return kExitUsage;
-  };
   const std::vector<CLI::App*> commands = app.get_subcommands();
   const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
   if (commands.empty()) {
@@ -212,6 +211,12 @@ int Run(const std::vector<std::string>& words, const Streams& streams) {
     return refuse(error.value());
   }
 
+  if (command != decode && IsRankOfMany()) {
+    const auto error =
+        BadValue("command", command->get_name(), "decode, in a job of several ranks");
+    return refuse(error.value());
+  }
+
   Result<int> result = 0;
   if (command == verify) {
     result = RunVerify(line, streams);
@@ -219,6 +224,8 @@ int Run(const std::vector<std::string>& words, const Streams& streams) {
     result = RunStep(ShowPlan, line.step, streams);
   } else if (command == stack) {
     result = RunStep(Stack, line.step, streams);
+  } else if (IsRankOfMany() || (line.step.tp && *line.step.tp != "1")) {
+    result = DecodeShared(line.step, streams);
   } else {
     result = RunStep(line.step.output_only ? DecodeOutputOnly : Decode, line.step, streams);
   }
@@ -231,7 +238,7 @@ int RunCommand(const std::vector<std::string>& arguments, const Streams& streams
   try {
     return Run(arguments, streams);
   } catch (const std::bad_alloc&) {
-    PrintError(streams, "millipede", "memory: not enough for this step; allowed: a smaller one");
+    PrintError(streams, "millipede", kNoMemory);
   } catch (const std::exception& error) {
     PrintError(streams, "millipede", error.what());
   }

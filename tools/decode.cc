@@ -42,15 +42,20 @@ Status CheckMemory(const StepArguments& arguments, int64_t bytes) {
       fmt::format("what fits in this machine's memory of {} bytes", memory));
 }
 
-Result<int> Decode(const StepArguments& arguments, const Streams& streams) {
-  // The pools, and with a check three copies of them.
+Status CheckDecodeMemory(const StepArguments& arguments, int64_t copies) {
   int64_t cache_bytes = 0;
   for (const int64_t start : arguments.start_pos) {
     cache_bytes += CacheBytes(arguments.kind, start + arguments.seq);
   }
-  const int64_t bytes =
-      arguments.num_tokens() * BytesPerToken(arguments) + cache_bytes * (arguments.check ? 4 : 1);
-  if (auto status = CheckMemory(arguments, bytes); !status) return ErrorOf(status);
+  return CheckMemory(arguments,
+                     arguments.num_tokens() * BytesPerToken(arguments) + cache_bytes * copies);
+}
+
+Result<int> Decode(const StepArguments& arguments, const Streams& streams) {
+  // The pools, and with a check three copies of them.
+  if (auto status = CheckDecodeMemory(arguments, arguments.check ? 4 : 1); !status) {
+    return ErrorOf(status);
+  }
   auto json = JsonOutput::Open(arguments.json);
   if (!json) return ErrorOf(json);
   auto trace = TraceOutput::Open(arguments.trace, arguments.threads);

@@ -17,8 +17,8 @@ namespace {
 // Everything between the arguments and the results.
 class Execution {
  public:
-  Execution(const StepArguments& arguments, Progress& progress, Trace* trace)
-      : arguments_(arguments), progress_(progress), trace_(trace) {
+  Execution(const StepArguments& arguments, Progress& progress, Trace* trace, const RankPart* part)
+      : arguments_(arguments), progress_(progress), trace_(trace), part_(part) {
     step_.report.arguments = arguments;
     num_tokens_.assign(static_cast<size_t>(arguments.batch), arguments.seq);
   }
@@ -47,7 +47,10 @@ class Execution {
     step_.weights = fixtures::MakeLayerFixture(arguments_.config, arguments_.kind, arguments_.seed);
     AddPhase("weights", watch);
     progress_.Start("packing weights");
-    auto layer = Layer::Create(arguments_.config, arguments_.kind, step_.weights->views());
+    const OutputShard shard = part_ == nullptr ? OutputShard{} : part_->shard;
+    auto weights = WeightsOfShard(arguments_.config, step_.weights->views(), shard);
+    if (!weights) return ErrorOf(weights);
+    auto layer = Layer::Create(arguments_.config, arguments_.kind, *weights, shard);
     if (!layer) return ErrorOf(layer);
     layer_ = *std::move(layer);
     step_.report.weight_bytes = layer_->weight_bytes();
@@ -59,14 +62,16 @@ class Execution {
   Status MakeData() {
     progress_.Start("making inputs and histories");
     Stopwatch watch;
-    auto batch = Batch::Create({&arguments_.kind, 1}, arguments_.start_pos, num_tokens_);
+    auto batch = Batch::Create({&arguments_.kind, 1}, arguments_.start_pos, num_tokens_,
+                               arguments_.requests);
     if (!batch) return ErrorOf(batch);
     batch_.emplace(*std::move(batch));
     auto caches = LayerCaches::Create(arguments_.config, *batch_, arguments_.kind, arguments_.seed);
     if (!caches) return ErrorOf(caches);
     caches_ = *std::move(caches);
-    auto inputs = MakeStepInputs(arguments_.config, arguments_.kind, arguments_.seed,
-                                 arguments_.start_pos, num_tokens_);
+    auto inputs =
+        MakeStepInputs(arguments_.config, arguments_.kind, arguments_.seed, arguments_.start_pos,
+                       num_tokens_, /*step=*/0, arguments_.requests);
     if (!inputs) return ErrorOf(inputs);
     inputs_ = *std::move(inputs);
     x_out_.resize(inputs_.x.size());
@@ -112,8 +117,11 @@ class Execution {
                               .x_out = MakeView(x_out_.data(), inputs_.num_tokens(), kHcStreams,
                                                 arguments_.config.hidden),
                               .selection = {}};
-    auto status = layer_->Run(context, *plan_, 0, pools, tensors, workspace.span(), overlay.span(),
-                              activations);
+    auto status = part_ == nullptr
+                      ? layer_->Run(context, *plan_, 0, pools, tensors, workspace.span(),
+                                    overlay.span(), activations)
+                      : part_->run_layer(context, *layer_, *plan_, pools, tensors, workspace.span(),
+                                         overlay.span(), activations);
     if (!status) return status;
     AddPhase("run", watch);
     step_.report.regions = context.regions();
@@ -166,6 +174,7 @@ class Execution {
   const StepArguments& arguments_;
   Progress& progress_;
   Trace* trace_;
+  const RankPart* part_;             // null if the step is this process's alone
   std::vector<int64_t> num_tokens_;  // [requests]
   std::optional<Layer> layer_;
   std::optional<Batch> batch_;
@@ -179,8 +188,8 @@ class Execution {
 }  // namespace
 
 Result<DecodeStep> ExecuteDecodeStep(const StepArguments& arguments, Progress& progress,
-                                     Trace* trace) {
-  return Execution(arguments, progress, trace).Execute();
+                                     Trace* trace, const RankPart* part) {
+  return Execution(arguments, progress, trace, part).Execute();
 }
 
 }  // namespace millipede::tools

@@ -2,11 +2,14 @@
 #ifndef MILLIPEDE_TOOLS_DECODE_STEP_H_
 #define MILLIPEDE_TOOLS_DECODE_STEP_H_
 
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "fixtures/formula.h"
+#include "millipede/layer.h"
 #include "millipede/status.h"
 #include "millipede/trace.h"
 #include "tools/arguments.h"
@@ -16,6 +19,20 @@
 
 namespace millipede::tools {
 
+// One rank's part in a step whose output groups are spread over processes: the arguments are of its
+// own requests, and these calls are made with the other ranks.
+struct RankPart {
+  OutputShard shard;
+  std::function<Status(Context& context, const Layer& layer, const Plan& plan,
+                       const LayerPools& pools, const StepTensors& tensors,
+                       std::span<std::byte> workspace, std::span<std::byte> overlay,
+                       const StepActivations& activations)>
+      run_layer;
+  std::function<Status(Context& context, const OutputWeights& weights,
+                       TensorView<const Bf16, 3> heads, TensorView<Bf16, 2> attn_out)>
+      project_output;
+};
+
 struct DecodeStep {
   DecodeReport report;                           // without a check
   std::vector<std::string> counter_differences;  // a line per counter that is not the plan's count
@@ -24,9 +41,10 @@ struct DecodeStep {
   std::optional<fixtures::LayerFixture> weights;
 };
 
-// Errors are the library's. Run and commit go to `trace` unless it is null.
+// Errors are the library's. Run and commit go to `trace` unless it is null. Without a part the step
+// is this process's alone.
 Result<DecodeStep> ExecuteDecodeStep(const StepArguments& arguments, Progress& progress,
-                                     Trace* trace = nullptr);
+                                     Trace* trace = nullptr, const RankPart* part = nullptr);
 
 // ProjectOutput and HcPost alone, on heads made by formula.
 struct OutputStep {
@@ -37,7 +55,7 @@ struct OutputStep {
 
 // The run goes to `trace` unless it is null.
 Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& progress,
-                                     Trace* trace = nullptr);
+                                     Trace* trace = nullptr, const RankPart* part = nullptr);
 
 }  // namespace millipede::tools
 

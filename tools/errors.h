@@ -4,10 +4,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "millipede/status.h"
+#include "tools/command.h"
 
 namespace millipede::tools {
 
@@ -24,6 +26,16 @@ template <typename T>
 tl::unexpected<Error> ErrorOf(Result<T>& result) {
   return tl::make_unexpected(std::move(result).error());
 }
+
+// One line, whatever bytes the message has.
+inline void PrintError(const Streams& streams, const std::string& command, std::string message) {
+  const auto is_control = [](unsigned char c) { return c < ' ' || c == '\x7F'; };
+  std::replace_if(message.begin(), message.end(), is_control, ' ');
+  streams.err << command << ": " << message << '\n' << std::flush;
+}
+
+// What is said when memory runs out.
+inline constexpr const char* kNoMemory = "memory: not enough for this step; allowed: a smaller one";
 
 }  // namespace millipede::tools
 

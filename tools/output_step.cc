@@ -19,7 +19,8 @@ void MakeHeads(const ModelConfig& config, uint64_t seed, const StepInputs& input
   const size_t width = static_cast<size_t>(config.num_heads) * kHeadDim;
   reference::ParallelFor(inputs.num_tokens(), [&](int64_t t) {
     const auto token = static_cast<size_t>(t);
-    const fixtures::RequestFixture fixture(config, seed, inputs.request[token]);
+    const int64_t id = inputs.ids[static_cast<size_t>(inputs.request[token])];
+    const fixtures::RequestFixture fixture(config, seed, id);
     fixture.Heads(inputs.position[token], std::span(values.heads).subspan(token * width, width));
   });
 }
@@ -27,7 +28,7 @@ void MakeHeads(const ModelConfig& config, uint64_t seed, const StepInputs& input
 }  // namespace
 
 Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& progress,
-                                     Trace* trace) {
+                                     Trace* trace, const RankPart* part) {
   const ModelConfig& config = arguments.config;
   const int64_t num_tokens = arguments.num_tokens();
   auto executor = MakeExecutor(arguments.threads);
@@ -46,7 +47,9 @@ Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& p
   const LayerWeights plain = weights.views();
   auto hc = HcWeights::Pack(plain.hc_fn, plain.hc_scale, plain.hc_base);
   if (!hc) return ErrorOf(hc);
-  auto output = PackOutputWeights(config, plain);
+  auto own = WeightsOfShard(config, plain, part == nullptr ? OutputShard{} : part->shard);
+  if (!own) return ErrorOf(own);
+  auto output = PackOutputWeights(config, *own);
   if (!output) return ErrorOf(output);
   report.weight_bytes = OutputWeightBytes(*output);
   add_phase("packing");
@@ -54,7 +57,8 @@ Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& p
   progress.Start("making inputs");
   const std::vector<int64_t> start_pos(static_cast<size_t>(arguments.batch), 0);
   const std::vector<int64_t> tokens(static_cast<size_t>(arguments.batch), arguments.seq);
-  auto inputs = MakeStepInputs(config, arguments.kind, arguments.seed, start_pos, tokens);
+  auto inputs = MakeStepInputs(config, arguments.kind, arguments.seed, start_pos, tokens,
+                               /*step=*/0, arguments.requests);
   if (!inputs) return ErrorOf(inputs);
   OutputRecord record{config, ProfileOf(arguments), *std::move(inputs),
                       Activations(config, arguments.kind, num_tokens)};
@@ -75,7 +79,9 @@ Result<OutputStep> ExecuteOutputStep(const StepArguments& arguments, Progress& p
   watch.Restart();
   {
     const TraceCall traced(context, "run output half of", arguments.kind, 0);
-    status = ProjectOutput(context, config, *output, views.heads, views.attn_out, scratch.span());
+    status = part == nullptr ? ProjectOutput(context, config, *output, views.heads, views.attn_out,
+                                             scratch.span())
+                             : part->project_output(context, *output, views.heads, views.attn_out);
     if (!status) return ErrorOf(status);
     status =
         HcPost(context, config, record.inputs.XView(config), views.attn_out, views.post, views.comb,

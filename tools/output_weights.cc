@@ -10,7 +10,7 @@ Result<OutputWeights> PackOutputWeights(const ModelConfig& config, const LayerWe
   const int64_t rank = config.o_rank;
   const int64_t group_lanes = int64_t{config.heads_per_group()} * kHeadDim;
   OutputWeights packed;
-  for (int64_t g = 0; g < config.o_groups; ++g) {
+  for (int64_t g = 0; g < weights.wo_a.shape[0]; ++g) {
     auto wo_a = MatrixBf16::Pack(MakeView(weights.wo_a.row(g), rank, group_lanes));
     if (!wo_a) return ErrorOf(wo_a);
     packed.wo_a.push_back(*std::move(wo_a));

@@ -11,7 +11,7 @@
 
 namespace millipede::tools {
 
-// Cuts wo_a [G, o_rank, H/G*512] and wo_b [D, G*o_rank] into groups and packs each.
+// Cuts wo_a [n, o_rank, H/G*512] and wo_b [D, n*o_rank] of n groups into groups and packs each.
 // kShapeMismatch, kOutOfMemory.
 Result<OutputWeights> PackOutputWeights(const ModelConfig& config, const LayerWeights& weights);
 

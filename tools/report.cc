@@ -168,7 +168,7 @@ std::string DecodeReport::Text() const {
       }
     };
     for (size_t r = 0; r < requests.size(); ++r) {
-      fmt::format_to(out, "\n{:>8} {:>10}", r, arguments.start_pos[r]);
+      fmt::format_to(out, "\n{:>8} {:>10}", arguments.request_id(r), arguments.start_pos[r]);
       counts(requests[r]);
     }
     fmt::format_to(out, "\n{:>8} {:>10}", "total", "");
@@ -212,7 +212,7 @@ nlohmann::json DecodeReport::Json() const {
     json["requests"] = nlohmann::json::array();
     for (size_t r = 0; r < requests.size(); ++r) {
       nlohmann::json request = WorkJson(requests[r]);
-      request["request"] = r;
+      request["request"] = arguments.request_id(r);
       request["start_pos"] = arguments.start_pos[r];
       json["requests"].push_back(std::move(request));
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 namespace millipede::tools {
 
@@ -105,6 +106,25 @@ nlohmann::json RuleTable::Json() const {
                     {"details", std::move(details)}});
   }
   return list;
+}
+
+RuleTable RuleTable::FromJson(const nlohmann::json& list) {
+  RuleTable table;
+  for (const nlohmann::json& item : list) {
+    RuleRow& row = table.rows_.emplace_back();
+    row.tensor = item.at("tensor");
+    row.rule = item.at("rule");
+    row.num_judged = item.at("judged");
+    row.num_values = item.at("values");
+    row.num_out = item.at("out");
+    const nlohmann::json& worst = item.at("worst");
+    row.worst = worst.is_null() ? std::numeric_limits<double>::infinity() : worst.get<double>();
+    row.num_violations = item.at("violations");
+    for (const nlohmann::json& detail : item.at("details")) {
+      row.violations.push_back({detail.at("where"), detail.at("text")});
+    }
+  }
+  return table;
 }
 
 }  // namespace millipede::tools

@@ -57,6 +57,9 @@ class RuleTable {
   // worst is null where it is infinite.
   nlohmann::json Json() const;
 
+  // What Json made.
+  static RuleTable FromJson(const nlohmann::json& list);
+
  private:
   RuleRow& RowOf(std::string_view tensor, std::string_view rule);
 

@@ -83,31 +83,41 @@ struct StepActivations {
   TensorView<Bf16, 2> attn_out;      // [T,D]
 };
 
+// Views of what a shard needs of a whole layer's weights: its groups of wo_a and wo_b, and all of
+// the rest. kInvalidArgument as of GroupsOf.
+Result<LayerWeights> WeightsOfShard(const ModelConfig& config, const LayerWeights& weights,
+                                    OutputShard shard);
+
 class Layer {
  public:
-  // Packs the weights. kInvalidConfig, kShapeMismatch, kOutOfMemory.
+  // Packs the weights. Those of a shard have n groups of its own in place of all G, wo_a
+  // [n,o_rank,H/G*512] and wo_b [D,n*o_rank]; such a layer is run by TensorParallel
+  // (distributed.h). kInvalidConfig, kInvalidArgument for the shard, kShapeMismatch, kOutOfMemory.
   static Result<Layer> Create(const ModelConfig& config, AttentionKind kind,
-                              const LayerWeights& weights);
+                              const LayerWeights& weights, OutputShard shard = {});
 
   Layer(Layer&&) noexcept;
   Layer& operator=(Layer&&) noexcept;
   ~Layer();
 
   AttentionKind kind() const;
+  OutputShard shard() const;
   int64_t weight_bytes() const;  // packed
 
   // Executes the plan for its layer `layer_index` in [0, plan.num_layers()). New rows go to
   // `overlay` (plan.overlay_bytes(), 64-byte aligned), which the caller keeps until commit; rings
   // are not written. `workspace` has plan.workspace_bytes(threads), 64-byte aligned. A rerun before
-  // commit gives the same bits. kPlanMismatch, kBufferTooSmall, kShapeMismatch, kCallOrder (already
-  // committed, or a request was released), and the page errors if pages were released since the
-  // plan was made.
+  // commit gives the same bits. kInvalidArgument for a shard; kPlanMismatch, kBufferTooSmall,
+  // kShapeMismatch, kCallOrder (already committed, or a request was released), and the page errors
+  // if pages were released since the plan was made.
   Status Run(Context& context, const Plan& plan, int32_t layer_index, const LayerPools& pools,
              const StepTensors& tensors, std::span<std::byte> workspace,
              std::span<std::byte> overlay, const StepActivations& activations = {}) const;
 
+  struct State;  // internal
+  const State& state() const { return *state_; }
+
  private:
-  struct State;
   explicit Layer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -223,6 +223,27 @@ Status ProjectOutput(Context& context, const ModelConfig& config, const OutputWe
                      TensorView<const Bf16, 3> heads, TensorView<Bf16, 2> attn_out,
                      Scratch scratch);
 
+// Which output groups one of `degree` processes has the weights of: by rank, G / degree consecutive
+// ones each. distributed.h exchanges what they need of each other.
+struct OutputShard {
+  int32_t rank = 0;
+  int32_t degree = 1;
+};
+
+// The groups of a shard. kInvalidArgument unless `degree` divides G and 0 <= rank < degree.
+Result<RowRange> GroupsOf(const ModelConfig& config, OutputShard shard);
+
+// The two halves of ProjectOutput, with the same bits. Each group's product: heads [T,n*H/G,512] of
+// the n consecutive groups that `weights` has -> partials [T,n,D].
+Status ProjectOutputGroups(Context& context, const ModelConfig& config,
+                           const OutputWeights& weights, TensorView<const Bf16, 3> heads,
+                           TensorView<float, 3> partials, Scratch scratch);
+
+// Their sum: partials [T,G,D] of all groups, the scale [D] of wo_b, dense -> attn_out [T,D].
+Status SumOutputGroups(Context& context, const ModelConfig& config,
+                       TensorView<const float, 3> partials, TensorView<const float, 1> wo_b_scale,
+                       TensorView<Bf16, 2> attn_out);
+
 // x_out[o] = attn_out * post[o] + sum_i x[i] * comb[i,o]; x_out may be x itself.
 Status HcPost(Context& context, const ModelConfig& config, TensorView<const float, 3> x,
               TensorView<const Bf16, 2> attn_out, TensorView<const float, 2> post,

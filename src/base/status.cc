@@ -52,6 +52,12 @@ std::string_view ErrorCodeName(ErrorCode code) {
       return "PlanMismatch";
     case ErrorCode::kCallOrder:
       return "CallOrder";
+    case ErrorCode::kRanksDisagree:
+      return "RanksDisagree";
+    case ErrorCode::kRankFailed:
+      return "RankFailed";
+    case ErrorCode::kCommunication:
+      return "Communication";
   }
   return "Unknown";
 }

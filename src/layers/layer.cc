@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "layers/checks.h"
+#include "layers/layer_run.h"
 #include "layers/plan_checks.h"
 #include "millipede/trace.h"
 #include "pages/view_checks.h"
@@ -20,22 +21,6 @@ int64_t StageScratchBytes(const ModelConfig& config, int64_t num_tokens, int num
   }
   return most;
 }
-
-struct Layer::State {
-  ModelConfig config;
-  AttentionKind kind = AttentionKind::kSwa;
-  HcWeights hc;
-  std::vector<float> attn_norm;  // [D]
-  std::vector<float> q_norm;     // [q_rank]
-  std::vector<float> kv_norm;    // [512]
-  std::vector<float> sink;       // [H]
-  MatrixBf16 wq_a;
-  MatrixBf16 wkv;
-  MatrixInt8 wq_b;
-  OutputWeights output;
-  CompressorWeights compressor;  // HCA, CSA
-  IndexerWeights indexer;        // CSA
-};
 
 namespace {
 
@@ -189,24 +174,29 @@ Layer& Layer::operator=(Layer&&) noexcept = default;
 Layer::~Layer() = default;
 
 AttentionKind Layer::kind() const { return state_->kind; }
+OutputShard Layer::shard() const { return state_->shard; }
 
 Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
-                            const LayerWeights& weights) {
+                            const LayerWeights& weights, OutputShard shard) {
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
+  const Result<RowRange> groups = GroupsOf(config, shard);
+  if (!groups) return tl::make_unexpected(groups.error());
   auto state = std::make_unique<State>();
   state->config = config;
   state->kind = kind;
+  state->shard = shard;
 
   const int64_t hidden = config.hidden;
   const int64_t query_outputs = int64_t{config.num_heads} * kHeadDim;
   const int64_t group_inputs = int64_t{config.heads_per_group()} * kHeadDim;
+  const int64_t num_groups = groups->end - groups->begin;
   const int64_t rank = config.o_rank;
   MILLIPEDE_RETURN_IF_ERROR(CheckView("hc_fn", weights.hc_fn, {kHcMixes, kHcStreams * hidden}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("wq_a", weights.wq_a, {config.q_rank, hidden}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("wkv", weights.wkv, {kHeadDim, hidden}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("wq_b", weights.wq_b, {query_outputs, config.q_rank}));
-  MILLIPEDE_RETURN_IF_ERROR(CheckView("wo_a", weights.wo_a, {config.o_groups, rank, group_inputs}));
-  MILLIPEDE_RETURN_IF_ERROR(CheckView("wo_b", weights.wo_b, {hidden, config.o_groups * rank}));
+  MILLIPEDE_RETURN_IF_ERROR(CheckView("wo_a", weights.wo_a, {num_groups, rank, group_inputs}));
+  MILLIPEDE_RETURN_IF_ERROR(CheckView("wo_b", weights.wo_b, {hidden, num_groups * rank}));
   MILLIPEDE_RETURN_IF_ERROR(CopyVector("attn_norm", weights.attn_norm, hidden, state->attn_norm));
   MILLIPEDE_RETURN_IF_ERROR(CopyVector("q_norm", weights.q_norm, config.q_rank, state->q_norm));
   MILLIPEDE_RETURN_IF_ERROR(CopyVector("kv_norm", weights.kv_norm, kHeadDim, state->kv_norm));
@@ -219,9 +209,9 @@ Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
   MILLIPEDE_RETURN_IF_ERROR(Take("wkv", MatrixBf16::Pack(weights.wkv), state->wkv));
   MILLIPEDE_RETURN_IF_ERROR(
       Take("wq_b", MatrixInt8::Pack(weights.wq_b, weights.wq_b_scale), state->wq_b));
-  state->output.wo_a.resize(static_cast<size_t>(config.o_groups));
-  state->output.wo_b.resize(static_cast<size_t>(config.o_groups));
-  for (int64_t g = 0; g < config.o_groups; ++g) {
+  state->output.wo_a.resize(static_cast<size_t>(num_groups));
+  state->output.wo_b.resize(static_cast<size_t>(num_groups));
+  for (int64_t g = 0; g < num_groups; ++g) {
     const auto group = static_cast<size_t>(g);
     const TensorView<const Bf16, 2> wo_a{weights.wo_a.row(g), {rank, group_inputs}, group_inputs};
     const TensorView<const int8_t, 2> wo_b{
@@ -239,6 +229,24 @@ Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
     if (csa) MILLIPEDE_RETURN_IF_ERROR(PackIndexer(config, weights, state->indexer));
   }
   return Layer(std::move(state));
+}
+
+Result<LayerWeights> WeightsOfShard(const ModelConfig& config, const LayerWeights& weights,
+                                    OutputShard shard) {
+  const Result<RowRange> groups = GroupsOf(config, shard);
+  if (!groups) return tl::make_unexpected(groups.error());
+  const int64_t group_inputs = int64_t{config.heads_per_group()} * kHeadDim;
+  MILLIPEDE_RETURN_IF_ERROR(
+      CheckView("wo_a", weights.wo_a, {config.o_groups, config.o_rank, group_inputs}));
+  MILLIPEDE_RETURN_IF_ERROR(
+      CheckView("wo_b", weights.wo_b, {config.hidden, int64_t{config.o_groups} * config.o_rank}));
+  const int64_t num_groups = groups->end - groups->begin;
+  LayerWeights part = weights;
+  part.wo_a.data = weights.wo_a.row(groups->begin);
+  part.wo_a.shape[0] = num_groups;
+  part.wo_b.data = weights.wo_b.data + groups->begin * config.o_rank;
+  part.wo_b.shape[1] = num_groups * config.o_rank;
+  return part;
 }
 
 int64_t Layer::weight_bytes() const {
@@ -269,12 +277,32 @@ int64_t Layer::weight_bytes() const {
 Status Layer::Run(Context& context, const Plan& plan, int32_t layer_index, const LayerPools& pools,
                   const StepTensors& tensors, std::span<std::byte> workspace,
                   std::span<std::byte> overlay, const StepActivations& activations) const {
-  const ModelConfig& config = state_->config;
+  if (state_->shard.degree != 1) {
+    return MakeError(ErrorCode::kInvalidArgument, "layer",
+                     "a shard, {} of {}; allowed: a layer of all output groups, or "
+                     "TensorParallel::Run",
+                     state_->shard.rank, state_->shard.degree);
+  }
+  const Result<LayerRun> run = PrepareRun(*state_, context.num_threads(), plan, layer_index, pools,
+                                          tensors, workspace, overlay, activations);
+  if (!run) return tl::make_unexpected(run.error());
+  const TraceCall traced(context, "run", state_->kind, layer_index, &plan.work());
+  MILLIPEDE_RETURN_IF_ERROR(RunHeads(context, *state_, *run));
+  MILLIPEDE_RETURN_IF_ERROR(ProjectOutput(context, state_->config, state_->output, run->step.heads,
+                                          run->step.attn_out, run->scratch));
+  return FinishRun(context, *state_, *run);
+}
+
+Result<LayerRun> PrepareRun(const Layer::State& layer, int num_threads, const Plan& plan,
+                            int32_t layer_index, const LayerPools& pools,
+                            const StepTensors& tensors, std::span<std::byte> workspace,
+                            std::span<std::byte> overlay, const StepActivations& activations) {
+  const ModelConfig& config = layer.config;
   Plan::State& plan_state = *plan.state();
   const int64_t num_tokens = plan.num_tokens();
-  if (plan.kind() != state_->kind) {
+  if (plan.kind() != layer.kind) {
     return MakeError(ErrorCode::kPlanMismatch, "plan", "kind {}; allowed: {}",
-                     KindName(plan.kind()), KindName(state_->kind));
+                     KindName(plan.kind()), KindName(layer.kind));
   }
   MILLIPEDE_RETURN_IF_ERROR(CheckPlanConfig(plan_state, config));
   MILLIPEDE_RETURN_IF_ERROR(
@@ -284,9 +312,9 @@ Status Layer::Run(Context& context, const Plan& plan, int32_t layer_index, const
   MILLIPEDE_RETURN_IF_ERROR(CheckRope("rope", tensors.rope, num_tokens));
   MILLIPEDE_RETURN_IF_ERROR(
       CheckPoolView(pools.raw, PoolKind::kRaw, plan_state.spaces.raw.num_pages, "pools.raw"));
-  const bool csa = state_->kind == AttentionKind::kCsa;
-  if (state_->kind != AttentionKind::kSwa) {
-    MILLIPEDE_RETURN_IF_ERROR(CheckCompressedPools(state_->kind, plan_state.spaces, pools));
+  const bool csa = layer.kind == AttentionKind::kCsa;
+  if (layer.kind != AttentionKind::kSwa) {
+    MILLIPEDE_RETURN_IF_ERROR(CheckCompressedPools(layer.kind, plan_state.spaces, pools));
     MILLIPEDE_RETURN_IF_ERROR(CheckRope("event_rope", tensors.event_rope,
                                         static_cast<int64_t>(plan.work().events.size())));
   }
@@ -294,47 +322,63 @@ Status Layer::Run(Context& context, const Plan& plan, int32_t layer_index, const
     MILLIPEDE_RETURN_IF_ERROR(
         CheckView("tensors.selection", tensors.selection, {num_tokens, config.index_topk}));
   }
-  const WorkspaceLayout layout =
-      LayOutWorkspace(config, state_->kind, num_tokens, context.num_threads());
+  const WorkspaceLayout layout = LayOutWorkspace(config, layer.kind, num_tokens, num_threads);
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("workspace", workspace, layout.total_bytes));
-  const OverlayLayout overlay_layout = LayOutOverlay(state_->kind, num_tokens);
+  const OverlayLayout overlay_layout = LayOutOverlay(layer.kind, num_tokens);
   MILLIPEDE_RETURN_IF_ERROR(CheckBuffer("overlay", overlay, overlay_layout.total_bytes));
-  StepActivations step;
+  LayerRun run{.plan = &plan,
+               .layer_index = layer_index,
+               .pools = pools,
+               .tensors = tensors,
+               .overlay = overlay,
+               .step = {},
+               .scratch = workspace.subspan(static_cast<size_t>(layout.scratch),
+                                            static_cast<size_t>(layout.scratch_bytes))};
   MILLIPEDE_RETURN_IF_ERROR(
-      PlaceActivations(config, state_->kind, num_tokens, activations, workspace, layout, step));
+      PlaceActivations(config, layer.kind, num_tokens, activations, workspace, layout, run.step));
   MILLIPEDE_RETURN_IF_ERROR(BeginRun(plan_state, layer_index));
+  return run;
+}
 
-  const TraceCall traced(context, "run", state_->kind, layer_index, &plan.work());
-  const Scratch scratch = workspace.subspan(static_cast<size_t>(layout.scratch),
-                                            static_cast<size_t>(layout.scratch_bytes));
+Status RunHeads(Context& context, const Layer::State& layer, const LayerRun& run) {
+  const ModelConfig& config = layer.config;
+  const Plan& plan = *run.plan;
+  const LayerPools& pools = run.pools;
+  const StepTensors& tensors = run.tensors;
+  const StepActivations& step = run.step;
+  const Scratch scratch = run.scratch;
+  const int64_t num_tokens = plan.num_tokens();
+  const bool csa = layer.kind == AttentionKind::kCsa;
+  const OverlayLayout overlay_layout = LayOutOverlay(layer.kind, num_tokens);
+  const std::span<std::byte> overlay = run.overlay;
   const TensorView<Bf16, 2> new_kv =
       MakeView(PartOf<Bf16>(overlay, overlay_layout.kv), num_tokens, kHeadDim);
 
   MILLIPEDE_RETURN_IF_ERROR(
-      HcPre(context, config, state_->hc, tensors.x, step.x_mixed, step.post, step.comb, scratch));
+      HcPre(context, config, layer.hc, tensors.x, step.x_mixed, step.post, step.comb, scratch));
   MILLIPEDE_RETURN_IF_ERROR(
-      AttnNorm(context, config, ViewOf(state_->attn_norm), step.x_mixed, step.xn));
-  MILLIPEDE_RETURN_IF_ERROR(ProjectLatent(context, config, state_->wq_a, ViewOf(state_->q_norm),
+      AttnNorm(context, config, ViewOf(layer.attn_norm), step.x_mixed, step.xn));
+  MILLIPEDE_RETURN_IF_ERROR(ProjectLatent(context, config, layer.wq_a, ViewOf(layer.q_norm),
                                           step.xn, step.qr, step.qr_scale, scratch));
-  MILLIPEDE_RETURN_IF_ERROR(ProjectQuery(context, config, state_->wq_b, step.qr, step.qr_scale,
+  MILLIPEDE_RETURN_IF_ERROR(ProjectQuery(context, config, layer.wq_b, step.qr, step.qr_scale,
                                          tensors.rope, step.q, scratch));
-  MILLIPEDE_RETURN_IF_ERROR(ProjectKv(context, config, state_->wkv, ViewOf(state_->kv_norm),
-                                      step.xn, tensors.rope, new_kv, scratch));
+  MILLIPEDE_RETURN_IF_ERROR(ProjectKv(context, config, layer.wkv, ViewOf(layer.kv_norm), step.xn,
+                                      tensors.rope, new_kv, scratch));
   TensorView<const int32_t, 2> selection;
-  if (state_->kind != AttentionKind::kSwa) {
+  if (layer.kind != AttentionKind::kSwa) {
     const TensorView<float, 2> new_state = MakeView(PartOf<float>(overlay, overlay_layout.state),
                                                     num_tokens, (csa ? 4 : 2) * int64_t{kHeadDim});
     MILLIPEDE_RETURN_IF_ERROR(
-        ProjectState(context, config, plan, state_->compressor, step.xn, new_state, scratch));
+        ProjectState(context, config, plan, layer.compressor, step.xn, new_state, scratch));
     MILLIPEDE_RETURN_IF_ERROR(Compress(context, config, plan,
                                        {.state = pools.state,
                                         .new_state = new_state,
-                                        .norm = ViewOf(state_->compressor.norm),
+                                        .norm = ViewOf(layer.compressor.norm),
                                         .rope = tensors.event_rope},
                                        pools.main));
   }
   if (csa) {
-    const IndexerWeights& indexer = state_->indexer;
+    const IndexerWeights& indexer = layer.indexer;
     const TensorView<float, 2> new_inner =
         MakeView(PartOf<float>(overlay, overlay_layout.inner_state), num_tokens, 4 * kIndexDim);
     MILLIPEDE_RETURN_IF_ERROR(
@@ -360,20 +404,21 @@ Status Layer::Run(Context& context, const Plan& plan, int32_t layer_index, const
       selection = step.topk_idx;
     }
   }
-  MILLIPEDE_RETURN_IF_ERROR(Attend(context, config, plan,
-                                   {.q = step.q,
-                                    .sink = ViewOf(state_->sink),
-                                    .rope = tensors.rope,
-                                    .raw = pools.raw,
-                                    .new_kv = new_kv,
-                                    .main = pools.main,
-                                    .selection = selection},
-                                   {.heads = step.heads, .log_sum_exp = {}}, scratch));
-  MILLIPEDE_RETURN_IF_ERROR(
-      ProjectOutput(context, config, state_->output, step.heads, step.attn_out, scratch));
-  MILLIPEDE_RETURN_IF_ERROR(
-      HcPost(context, config, tensors.x, step.attn_out, step.post, step.comb, tensors.x_out));
-  MarkRun(plan_state, layer_index);
+  return Attend(context, config, plan,
+                {.q = step.q,
+                 .sink = ViewOf(layer.sink),
+                 .rope = tensors.rope,
+                 .raw = pools.raw,
+                 .new_kv = new_kv,
+                 .main = pools.main,
+                 .selection = selection},
+                {.heads = step.heads, .log_sum_exp = {}}, scratch);
+}
+
+Status FinishRun(Context& context, const Layer::State& layer, const LayerRun& run) {
+  MILLIPEDE_RETURN_IF_ERROR(HcPost(context, layer.config, run.tensors.x, run.step.attn_out,
+                                   run.step.post, run.step.comb, run.tensors.x_out));
+  MarkRun(*run.plan->state(), run.layer_index);
   return {};
 }
 

@@ -117,17 +117,18 @@ SelectScratch LayOutSelect(const ModelConfig& config, int64_t k, int num_threads
   return layout;
 }
 
-OutputScratch LayOutOutput(const ModelConfig& config, int64_t num_tokens, int num_threads) {
-  const int64_t latent_elements = num_tokens * config.o_groups * config.o_rank;
+OutputScratch LayOutOutput(const ModelConfig& config, int64_t num_groups, int64_t num_tokens,
+                           int num_threads) {
+  const int64_t latent_elements = num_tokens * num_groups * config.o_rank;
   Arena shared;
   OutputScratch layout;
   layout.latent = shared.Take(latent_elements * kFloat);
   layout.codes = shared.Take(latent_elements);
-  layout.scales = shared.Take(num_tokens * config.o_groups * kFloat);
+  layout.scales = shared.Take(num_tokens * num_groups * kFloat);
   Arena thread;
   thread.Take(kMatmulScratchBytes);
   layout.product = thread.Take(kTileRows * kOutputTile * kFloat);
-  layout.groups = thread.Take(config.o_groups * kTileRows * kOutputTile * kFloat);
+  layout.groups = thread.Take(num_groups * kTileRows * kOutputTile * kFloat);
   layout.per_thread_bytes = thread.end();
   layout.per_thread = shared.Take(num_threads * layout.per_thread_bytes);
   layout.total_bytes = shared.end();
@@ -178,7 +179,7 @@ WorkspaceLayout LayOutWorkspace(const ModelConfig& config, AttentionKind kind, i
       LayOutProduct(kHeadDim, num_tokens, num_threads).total_bytes,
       LayOutQuery(num_threads).total_bytes,
       LayOutAttend(config, kind, num_tokens, num_threads).total_bytes,
-      LayOutOutput(config, num_tokens, num_threads).total_bytes,
+      LayOutOutput(config, config.o_groups, num_tokens, num_threads).total_bytes,
   });
   if (kind == AttentionKind::kCsa) {
     layout.scratch_bytes = std::max(

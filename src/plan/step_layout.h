@@ -112,20 +112,21 @@ struct SelectScratch {
 };
 SelectScratch LayOutSelect(const ModelConfig& config, int64_t k, int num_threads);
 
-// ProjectOutput: group latents, their codes and scales; per thread the matrix kernel's scratch, an
-// int32 and G float32 tiles [kTileRows, kOutputTile].
+// ProjectOutput and ProjectOutputGroups, of n groups: their latents, codes and scales; per thread
+// the matrix kernel's scratch, an int32 and n float32 tiles [kTileRows, kOutputTile].
 inline constexpr int64_t kOutputTile = 64;
 struct OutputScratch {
-  int64_t latent = 0;  // f32 [T, G, o_rank]
-  int64_t codes = 0;   // int8 [T, G, o_rank]
-  int64_t scales = 0;  // f32 [T, G]
+  int64_t latent = 0;  // f32 [T, n, o_rank]
+  int64_t codes = 0;   // int8 [T, n, o_rank]
+  int64_t scales = 0;  // f32 [T, n]
   int64_t per_thread = 0;
   int64_t product = 0;  // within a thread's part: int32 [kTileRows, kOutputTile]
-  int64_t groups = 0;   // within a thread's part: f32 [G, kTileRows, kOutputTile]
+  int64_t groups = 0;   // within a thread's part: f32 [n, kTileRows, kOutputTile]
   int64_t per_thread_bytes = 0;
   int64_t total_bytes = 0;
 };
-OutputScratch LayOutOutput(const ModelConfig& config, int64_t num_tokens, int num_threads);
+OutputScratch LayOutOutput(const ModelConfig& config, int64_t num_groups, int64_t num_tokens,
+                           int num_threads);
 
 // Byte offsets into a layer's overlay.
 struct OverlayLayout {

@@ -98,6 +98,17 @@ int64_t NumItemsRun(const Context::Impl& impl) {
   return sum;
 }
 
+void RecordRegion(Context::Impl& impl, const char* name, int64_t num_items, double seconds) {
+  auto region = std::find_if(impl.regions.begin(), impl.regions.end(),
+                             [name](const RegionStats& stats) { return stats.name == name; });
+  if (region == impl.regions.end()) {
+    region = impl.regions.insert(region, RegionStats{.name = name});
+  }
+  region->num_calls += 1;
+  region->num_items += num_items;
+  region->seconds += seconds;
+}
+
 }  // namespace
 
 void RunRegion(Context& context, const char* name, int64_t num_items, const Task& task) {
@@ -108,15 +119,18 @@ void RunRegion(Context& context, const char* name, int64_t num_items, const Task
   const Clock::time_point begin = Clock::now();
   if (num_items > 0) impl.executor->Run(num_items, task);
   const std::chrono::duration<double> elapsed = Clock::now() - begin;
+  RecordRegion(impl, name, NumItemsRun(impl) - items_before, elapsed.count());
+}
 
-  auto region = std::find_if(impl.regions.begin(), impl.regions.end(),
-                             [name](const RegionStats& stats) { return stats.name == name; });
-  if (region == impl.regions.end()) {
-    region = impl.regions.insert(region, RegionStats{.name = name});
-  }
-  region->num_calls += 1;
-  region->num_items += NumItemsRun(impl) - items_before;
-  region->seconds += elapsed.count();
+CallerRegion::CallerRegion(Context& context, const char* name)
+    : context_(context.impl()),
+      name_(name),
+      traced_(context_.trace, name, {.task = TraceTask::kRegion, .index = 0}),
+      begin_(std::chrono::steady_clock::now()) {}
+
+CallerRegion::~CallerRegion() {
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin_;
+  RecordRegion(context_, name_, 0, elapsed.count());
 }
 
 }  // namespace millipede

@@ -2,6 +2,7 @@
 #ifndef MILLIPEDE_RUNTIME_CONTEXT_H_
 #define MILLIPEDE_RUNTIME_CONTEXT_H_
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -49,6 +50,21 @@ inline RequestCounts& CountsOf(Context& context, int thread, int64_t request) {
 
 // Runs `task` as the region `name` (static storage) and records its time.
 void RunRegion(Context& context, const char* name, int64_t num_items, const Task& task);
+
+// While it lives, the calling thread's own work is the region `name` (static storage), of no items.
+class CallerRegion {
+ public:
+  CallerRegion(Context& context, const char* name);
+  ~CallerRegion();
+  CallerRegion(const CallerRegion&) = delete;
+  CallerRegion& operator=(const CallerRegion&) = delete;
+
+ private:
+  Context::Impl& context_;
+  const char* name_;
+  TraceSpan traced_;
+  std::chrono::steady_clock::time_point begin_;
+};
 
 // Calls body(item, thread) for each item in [0, num_items) as the region `name`, with the default
 // floating-point mode.

@@ -12,7 +12,7 @@ namespace {
 
 TEST(Status, EveryCodeHasANameOfItsOwn) {
   std::set<std::string> names;
-  const int last = static_cast<int>(ErrorCode::kCallOrder);
+  const int last = static_cast<int>(ErrorCode::kCommunication);
   for (int code = 0; code <= last; ++code) {
     const std::string name(ErrorCodeName(static_cast<ErrorCode>(code)));
     EXPECT_NE(name, "Unknown") << code;
@@ -21,7 +21,7 @@ TEST(Status, EveryCodeHasANameOfItsOwn) {
   EXPECT_EQ(ErrorCodeName(ErrorCode::kInvalidConfig), "InvalidConfig");
   EXPECT_EQ(ErrorCodeName(ErrorCode::kStaleEpoch), "StaleEpoch");
   EXPECT_EQ(ErrorCodeName(ErrorCode::kCallOrder), "CallOrder");
-  // kCallOrder is the last code: a code added after it must be added to this test.
+  // kCommunication is the last code: a code added after it must be added to this test.
   EXPECT_EQ(ErrorCodeName(static_cast<ErrorCode>(last + 1)), "Unknown");
 }
 

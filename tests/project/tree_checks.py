@@ -5,7 +5,7 @@ import pathlib
 import re
 
 # Data flows one way: a room includes only its own headers and those of rooms before it.
-ROOMS = ["millipede", "base", "geometry", "pages", "plan", "kernels", "runtime", "layers"]
+ROOMS = ["millipede", "base", "geometry", "pages", "plan", "kernels", "runtime", "layers", "distributed"]
 # These stand beside src/ and see only the public headers and their own.
 SIDE_ROOMS = ["fixtures", "reference"]
 

@@ -304,8 +304,10 @@ std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
       .topk_score = MakeView(topk_score.data(), num_tokens, topk),
       .heads = MakeView(heads.data(), num_tokens, config_.num_heads, kHeadDim),
       .attn_out = MakeView(attn_out.data(), num_tokens, hidden)};
-  Must(layer_.Run(context, plan, 0, pools(), tensors, workspace.span(), overlay.span(),
-                  activations));
+  Must(run_layer ? run_layer(context, plan, pools(), tensors, workspace.span(), overlay.span(),
+                             activations)
+                 : layer_.Run(context, plan, 0, pools(), tensors, workspace.span(), overlay.span(),
+                              activations));
   const TensorView<const Bf16, 2> new_kv = OverlayKv(plan, overlay.span());
   std::vector<Bf16> kv(elements(kHeadDim));
   for (int64_t t = 0; t < num_tokens; ++t) {

@@ -143,6 +143,13 @@ class DecodeWorld {
   // What workspace and overlay hold before a run.
   uint32_t buffer_pattern = kNanPattern;
 
+  // Runs the plan's one layer in place of layer().Run, if set.
+  using RunLayer =
+      std::function<Status(Context& context, const Plan& plan, const LayerPools& pools,
+                           const StepTensors& tensors, std::span<std::byte> workspace,
+                           std::span<std::byte> overlay, const StepActivations& activations)>;
+  RunLayer run_layer;
+
  private:
   PoolKind state_kind() const {
     return kind_ == AttentionKind::kCsa ? PoolKind::kCsaState : PoolKind::kHcaState;
