@@ -127,7 +127,10 @@ void SetTraceArgs(const Trace::Impl& trace, const TraceArgs& args, TraceEvent& e
   if (args.first_query >= 0) {
     event.first_query = static_cast<int32_t>(args.first_query);
     event.num_queries = static_cast<int32_t>(args.num_queries);
-    if (request < 0 && trace.work != nullptr && args.num_queries > 0) {
+    // A stage may be called with other tokens than those of the plan.
+    const int64_t end = args.first_query + args.num_queries;
+    if (request < 0 && args.num_queries > 0 && trace.work != nullptr &&
+        end <= static_cast<int64_t>(trace.work->queries.size())) {
       request = RequestOf(*trace.work, args.first_query, args.num_queries);
     }
   }

@@ -100,6 +100,22 @@ TEST(TraceTest, SpansLieInTheirItemsAndNameLayerAndRequest) {
   EXPECT_GE(trace.calls()[2].begin_ns, trace.calls()[0].end_ns);
 }
 
+TEST(TraceTest, TokensThatArePastThePlansHaveNoRequest) {
+  const auto executor = MakeSerialExecutor();
+  Context context(*executor);
+  Trace trace = Trace::Create(1).value();
+  ASSERT_TRUE(context.StartTrace(trace));
+  PackedWork work;
+  work.queries = {{.request = 4}};
+  const TraceCall call(context, "run", AttentionKind::kSwa, 0, &work);
+  ParallelFor(context, "tokens", 3, [&](int64_t item, int thread) {
+    DescribeItem(context.impl().trace, thread, {.first_query = item});
+  });
+  EXPECT_EQ(trace.events(0)[0].request, 4);
+  EXPECT_EQ(trace.events(0)[1].request, -1);
+  EXPECT_EQ(trace.events(0)[2].first_query, 2);
+}
+
 TEST(TraceTest, WhatDoesNotFitIsCountedAndDropped) {
   const auto executor = MakeSerialExecutor();
   Context context(*executor);
