@@ -34,6 +34,16 @@ struct Request::State {
 
   std::array<RequestRanges, kNumAttentionKinds> ranges;  // by AttentionKind
 
+  // What plans found of the lists, by AttentionKind and place among the kind's lists: when the
+  // space's generation was `generation`, the first `num_entries` pages were the request's own and
+  // all different. That holds while the generation stands, as entries are only appended under it.
+  struct Verified {
+    uint64_t generation = 0;
+    int64_t num_entries = 0;
+  };
+  static constexpr size_t kMaxLists = 5;
+  std::array<std::array<Verified, kMaxLists>, kNumAttentionKinds> verified;
+
   // By AttentionKind, the plan that is live: made, and neither committed nor dropped. Expired if
   // there is none.
   std::array<std::weak_ptr<const void>, kNumAttentionKinds> live_plans;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "geometry/visibility.h"
+#include "pages/request_state.h"
 #include "plan/validate.h"
 
 namespace millipede {
@@ -138,11 +139,22 @@ bool AnyShared(const PageSpaceView& space, std::span<const PageEntry> entries,
   return false;
 }
 
+// What is known of a list of a Request object; null for raw descriptors.
+Request::State::Verified* VerifiedOf(const StepRequest& request, AttentionKind kind,
+                                     const ListSpec& spec) {
+  if (request.request == nullptr) return nullptr;
+  const ptrdiff_t place = &spec - ListsOfKind(kind).data();
+  return &request.request->state()->verified[static_cast<size_t>(kind)][static_cast<size_t>(place)];
+}
+
 }  // namespace
 
 int64_t FindBadEntry(const PageSpaceView& space, std::span<const PageEntry> entries,
-                     const PageSpan& written) {
-  if (AllOwned(space, entries) && !AnyShared(space, entries, written)) return -1;
+                     const PageSpan& written, int64_t num_known) {
+  if (AllOwned(space, entries.subspan(static_cast<size_t>(num_known))) &&
+      !AnyShared(space, entries, written)) {
+    return -1;
+  }
   for (size_t i = 0; i < entries.size(); ++i) {
     const auto index = static_cast<int64_t>(i);
     if (!IsGoodEntry(space, entries[i], written.Contains(index))) return index;
@@ -181,10 +193,17 @@ Status CheckList(const PageSpaceView& space, const ListSpec& spec, AttentionKind
   const ListUse use = UseOf(spec, kind, request.start_pos, request.num_tokens);
   MILLIPEDE_RETURN_IF_ERROR(CheckNumPages(spec, static_cast<int64_t>(list.pages.size()), use, r));
   const auto entries = list.pages.first(static_cast<size_t>(use.num_pages));
-  const int64_t bad = FindBadEntry(space, entries, use.written_pages);
+  Request::State::Verified* const verified = VerifiedOf(request, kind, spec);
+  const int64_t num_known = verified != nullptr && verified->generation == *space.generation
+                                ? std::min(verified->num_entries, use.num_pages)
+                                : 0;
+  const int64_t bad = FindBadEntry(space, entries, use.written_pages, num_known);
   if (bad >= 0) return EntryError(space, spec, entries[static_cast<size_t>(bad)], r, bad);
-  const int64_t twice = FindDuplicate(entries, seen);
-  if (twice >= 0) return DuplicateError(spec, entries, twice, r);
+  if (num_known < use.num_pages) {
+    const int64_t twice = FindDuplicate(entries, seen);
+    if (twice >= 0) return DuplicateError(spec, entries, twice, r);
+    if (verified != nullptr) *verified = {*space.generation, use.num_pages};
+  }
   if (spec.is_ring()) return CheckRingRange(spec, list.valid, use, ceiling, r);
   return CheckRaggedRange(spec, list.valid, use, CompressedRows(kind, ceiling), r);
 }
@@ -193,9 +212,11 @@ Status CheckWriteConflicts(const ListSpec& spec, AttentionKind kind,
                            std::span<const StepRequest> requests) {
   int64_t num_taking_part = 0;
   int64_t num_written = 0;
+  bool all_own_references = true;
   for (const StepRequest& request : requests) {
     if (!TakesPart(request)) continue;
     ++num_taking_part;
+    all_own_references &= request.request != nullptr;
     num_written += UseOf(spec, kind, request.start_pos, request.num_tokens).written_pages.count;
   }
   if (num_taking_part < 2 || num_written == 0) return {};
@@ -214,6 +235,10 @@ Status CheckWriteConflicts(const ListSpec& spec, AttentionKind kind,
       if (writer != r) return ConflictError(spec, r, index, page, writer);
     }
   }
+  // A Request object holds a reference of its own to each of its pages, and a written page has one
+  // reference: so no other Request names it. (One that stands twice in the step writes a ring
+  // twice.)
+  if (all_own_references) return {};
   for (size_t i = 0; i < requests.size(); ++i) {
     if (!TakesPart(requests[i])) continue;
     const auto r = static_cast<int32_t>(i);

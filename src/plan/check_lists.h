@@ -1,4 +1,4 @@
-// The checks of page lists. Nothing here writes.
+// The checks of page lists. Nothing here writes, but for what a Request object remembers of them.
 #ifndef MILLIPEDE_PLAN_CHECK_LISTS_H_
 #define MILLIPEDE_PLAN_CHECK_LISTS_H_
 
@@ -15,9 +15,10 @@
 namespace millipede {
 
 // The first of a list's `entries` that is not a page of the space, owned under the entry's epoch,
-// and by one owner alone if it is among the `written` pages; -1 if there is none.
+// and by one owner alone if it is among the `written` pages; -1 if there is none. Of the first
+// `num_known` entries it is known that they are owned under their epochs.
 int64_t FindBadEntry(const PageSpaceView& space, std::span<const PageEntry> entries,
-                     const PageSpan& written);
+                     const PageSpan& written, int64_t num_known = 0);
 
 // What is bad about an entry: kPageOutOfRange, kPageNotAcquired, kStaleEpoch, kSharedWritePage;
 // kHole for an empty entry of a ragged list. `index` is the entry's place in the list.
