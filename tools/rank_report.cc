@@ -196,7 +196,8 @@ nlohmann::json ComparedArguments(const StepArguments& arguments) {
           {"--seq", arguments.seq},
           {"--tp", arguments.tp},
           {"--check", arguments.check},
-          {"--output-only", arguments.output_only}};
+          {"--output-only", arguments.output_only},
+          {"--trace", arguments.trace}};
 }
 
 std::optional<std::string> ArgumentDifference(const std::vector<nlohmann::json>& ranks) {

@@ -69,7 +69,10 @@ void WriteEvent(const TraceEvent& event, const TraceProcess& process, int lane, 
     fmt::format_to(out, R"("kind":"{}")", KindName(event.kind));
     add("layer", layer);
   }
-  if (event.request >= 0) add("request", event.request);
+  if (event.request >= 0) {
+    const auto request = static_cast<size_t>(event.request);
+    add("request", process.requests.empty() ? event.request : process.requests[request]);
+  }
   if (event.first_query >= 0 && event.num_queries > 0) {
     add("query", event.first_query);
     if (event.num_queries > 1) add("queries", event.num_queries);

@@ -26,6 +26,8 @@ struct TraceProcess {
 
   // By kind: the model's layer of each of the plan's; a plan whose kind has none is of layer 0 on.
   std::array<std::vector<int32_t>, 3> layers;
+
+  std::vector<int64_t> requests;  // the numbers that requests are shown by; empty for 0, 1, ...
 };
 
 // The begin of the first event; 0 if there is none.

@@ -43,8 +43,8 @@ Status CheckOutputWeights(const ModelConfig& config, const OutputWeights& weight
 // The output projection of the groups that `weights` has, n of them, up to their sum.
 class GroupProducts {
  public:
-  // `scratch` was checked against `layout`. `own_tokens`: they are the query tokens of the plan that
-  // a trace is told of, in order.
+  // `scratch` was checked against `layout`. `own_tokens`: they are the query tokens of the plan
+  // that a trace is told of, in order.
   GroupProducts(Context& context, const ModelConfig& config, const OutputWeights& weights,
                 TensorView<const Bf16, 3> heads, bool own_tokens, const OutputScratch& layout,
                 Scratch scratch)
@@ -72,7 +72,7 @@ class GroupProducts {
                   const int64_t group = item / group_items;
                   const RowRange rows = split.rows(item % group_items);
                   const RowRange panels = split.panels(item % group_items);
-      Describe(thread, ProductTrace(rows, panels, group_inputs_, sizeof(Bf16)));
+                  Describe(thread, ProductTrace(rows, panels, group_inputs_, sizeof(Bf16)));
                   MatmulBf16({.x = heads_.row(rows.begin) + group * group_inputs_,
                               .x_stride = heads_.stride0,
                               .num_rows = rows.end - rows.begin,
@@ -86,13 +86,14 @@ class GroupProducts {
                               .out_stride = num_groups_ * rank_,
                               .scratch = own_part(thread)});
                 });
-    ParallelFor(context_, "output quantize", num_tokens_ * num_groups_, [&](int64_t item, int thread) {
-      Describe(thread, TokensTrace(item / num_groups_, 1));
-      Quantize({.x = latent_ + item * rank_,
-                .codes = codes_ + item * rank_,
-                .scale = scales_ + item,
-                .num_values = rank_});
-    });
+    ParallelFor(context_, "output quantize", num_tokens_ * num_groups_,
+                [&](int64_t item, int thread) {
+                  Describe(thread, TokensTrace(item / num_groups_, 1));
+                  Quantize({.x = latent_ + item * rank_,
+                            .codes = codes_ + item * rank_,
+                            .scale = scales_ + item,
+                            .num_values = rank_});
+                });
   }
 
   // A tile of outputs of a chunk of tokens.

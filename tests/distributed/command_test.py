@@ -6,6 +6,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -91,6 +92,39 @@ class TinyTest(DecodeTest):
             regions = {region["name"] for region in result["regions"]}
             self.assertLess({"exchange heads", "output product", "exchange partials"}, regions)
             self.assertNotIn("attention", regions)
+
+    def test_trace_has_a_track_group_per_rank(self):
+        for kind, per_query in (("hca", ("shards",)), ("csa", ("leaves", "merges"))):
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "trace.json"
+                result = self.json_of(
+                    2,
+                    f"--tp 2 --preset tiny --attention {kind} --start-pos 16380,300,8190 --seq 5"
+                    f" --threads 2 --trace {path}",
+                )
+                trace = json.loads(path.read_text())
+            self.assertEqual(trace["otherData"]["dropped_events"], 0)
+            events = trace["traceEvents"]
+            names = {
+                event["pid"]: event["args"]["name"]
+                for event in events
+                if event["name"] == "process_name"
+            }
+            ranks = {1: "millipede decode, rank 0", 2: "millipede decode, rank 1"}
+            self.assertEqual(names, ranks)
+            tasks = [event for event in events if event["ph"] == "X"]
+            for count, task in (("shards", "shard"), ("leaves", "leaf"), ("merges", "merge")):
+                if count in per_query:
+                    self.assertGreater(result["total"][count], 0)
+                traced = sum(event["cat"] == task for event in tasks)
+                self.assertEqual(traced, result["total"][count])
+            windows = [event for event in tasks if event["cat"] == "window"]
+            self.assertEqual(len(windows), result["total"]["tokens"])
+            for pid, requests in ((1, {0, 2}), (2, {1})):
+                own = {event["args"]["request"] for event in windows if event["pid"] == pid}
+                self.assertEqual(own, requests)
+                regions = {e["name"] for e in tasks if e["pid"] == pid and e["cat"] == "region"}
+                self.assertEqual(len([r for r in regions if "exchange" in r]), 2, regions)
 
     def test_text_is_printed_once(self):
         done = run_ranks(2, "--tp 2 --preset tiny --start-pos 5,6 --check")

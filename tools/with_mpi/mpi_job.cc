@@ -2,6 +2,8 @@
 
 #include <mpi.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 
@@ -43,6 +45,35 @@ std::vector<nlohmann::json> MpiJob::Gather(const nlohmann::json& own) const {
   }
   return parsed;
 }
+
+std::vector<std::string> MpiJob::GatherTexts(const std::string& own) const {
+  const size_t kPieceBytes = size_t{1} << 30;
+  // Calls body(offset, length) for the pieces of a text.
+  const auto for_pieces = [kPieceBytes](size_t size, const auto& body) {
+    for (size_t offset = 0; offset < size; offset += kPieceBytes) {
+      body(offset, static_cast<int>(std::min(kPieceBytes, size - offset)));
+    }
+  };
+  uint64_t size = own.size();
+  if (rank_ != 0) {
+    MPI_Send(&size, 1, MPI_UINT64_T, 0, 0, MPI_COMM_WORLD);
+    for_pieces(own.size(), [&](size_t offset, int length) {
+      MPI_Send(own.data() + offset, length, MPI_CHAR, 0, 0, MPI_COMM_WORLD);
+    });
+    return {};
+  }
+  std::vector<std::string> texts = {own};
+  for (int peer = 1; peer < size_; ++peer) {
+    MPI_Recv(&size, 1, MPI_UINT64_T, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    std::string& text = texts.emplace_back(static_cast<size_t>(size), ' ');
+    for_pieces(text.size(), [&](size_t offset, int length) {
+      MPI_Recv(text.data() + offset, length, MPI_CHAR, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    });
+  }
+  return texts;
+}
+
+void MpiJob::Wait() const { MPI_Barrier(MPI_COMM_WORLD); }
 
 void MpiJob::Abort(int exit_code) {
   MPI_Abort(MPI_COMM_WORLD, exit_code);

@@ -3,6 +3,7 @@
 #define MILLIPEDE_TOOLS_WITH_MPI_MPI_JOB_H_
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 namespace millipede::tools {
@@ -22,6 +23,12 @@ class MpiJob {
 
   // Collective: what every rank says, on every rank.
   std::vector<nlohmann::json> Gather(const nlohmann::json& own) const;
+
+  // Collective: what every rank says, on rank 0; nothing on the others.
+  std::vector<std::string> GatherTexts(const std::string& own) const;
+
+  // Collective: returns on all ranks at about the same time.
+  void Wait() const;
 
   // Ends the processes of all ranks with this exit code.
   [[noreturn]] static void Abort(int exit_code);

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "millipede/distributed.h"
@@ -16,6 +18,7 @@
 #include "tools/progress.h"
 #include "tools/rank_report.h"
 #include "tools/stopwatch.h"
+#include "tools/trace_file.h"
 #include "tools/with_mpi/mpi_job.h"
 
 namespace millipede::tools {
@@ -98,6 +101,9 @@ class SharedDecode {
     auto json = JsonOutput::Open(job_.rank() == 0 ? whole_.json : "");
     if (!json) return ErrorOf(json);
     json_ = *std::move(json);
+    auto trace = TraceOutput::Open(whole_.trace, whole_.threads, job_.rank());
+    if (!trace) return ErrorOf(trace);
+    trace_ = *std::move(trace);
     return {};
   }
 
@@ -133,7 +139,7 @@ class SharedDecode {
   Result<RankReport> WholeStep() {
     Progress progress(streams_);
     const RankPart part = Part();
-    auto step = ExecuteDecodeStep(own_, progress, &part);
+    auto step = ExecuteDecodeStep(own_, progress, trace_.trace(), &part);
     if (!step) return ErrorOf(step);
     RankReport result{std::move(step->report), 0, std::move(step->counter_differences)};
     if (!own_.check) return result;
@@ -151,7 +157,7 @@ class SharedDecode {
   Result<RankReport> OutputHalf() {
     Progress progress(streams_);
     const RankPart part = Part();
-    auto step = ExecuteOutputStep(own_, progress, &part);
+    auto step = ExecuteOutputStep(own_, progress, trace_.trace(), &part);
     if (!step) return ErrorOf(step);
     RankReport result{std::move(step->report), 0, {}};
     if (!own_.check) return result;
@@ -172,17 +178,46 @@ class SharedDecode {
       ranks.push_back(RankReportFromJson(all[i], whole_, static_cast<int32_t>(i)));
     }
     const SharedReport report(whole_, std::move(ranks));
-    nlohmann::json written = nlohmann::json::object();
+    Status status = WriteTrace();
     if (job_.rank() == 0) {
       for (const std::string& difference : report.counter_differences()) {
         PrintError(streams_, kCommand, difference);
       }
       if (!json_.to_stdout()) streams_.out << report.Text() << std::flush;
-      const auto status = json_.Write(report.Json().dump(2), streams_);
-      if (!status) written = ErrorJson(status.error());
+      if (status) status = json_.Write(report.Json().dump(2), streams_);
     }
+    const nlohmann::json written = status ? nlohmann::json::object() : ErrorJson(status.error());
     if (const auto error = FirstError(job_.Gather(written))) return Refuse(*error);
     return report.holds() ? kExitOk : kExitViolation;
+  }
+
+  // Collective: all ranks' events to the one file of rank 0.
+  Status WriteTrace() {
+    const Trace* const trace = trace_.trace();
+    if (trace == nullptr) return {};
+    // Clocks of ranks on several machines have this moment in common.
+    job_.Wait();
+    const int64_t now =
+        std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    const int64_t first = TraceOrigin(*trace);
+    int64_t longest_ns = 0;
+    int64_t num_dropped = 0;
+    for (const nlohmann::json& rank :
+         job_.Gather({{"ns", first == 0 ? 0 : now - first}, {"dropped", trace->num_dropped()}})) {
+      longest_ns = std::max<int64_t>(longest_ns, rank.at("ns"));
+      num_dropped += rank.at("dropped").get<int64_t>();
+    }
+    std::ostringstream events;
+    WriteTraceEvents(*trace,
+                     {.name = fmt::format("millipede decode, rank {}", job_.rank()),
+                      .rank = job_.rank(),
+                      .origin_ns = now - longest_ns,
+                      .layers = {},
+                      .requests = own_.requests},
+                     events);
+    const std::vector<std::string> processes = job_.GatherTexts(events.str());
+    if (job_.rank() != 0) return {};
+    return trace_.Write({processes.begin(), processes.end()}, num_dropped);
   }
 
   const MpiJob& job_;
@@ -191,6 +226,7 @@ class SharedDecode {
   StepArguments whole_;
   StepArguments own_;  // of this rank's requests
   JsonOutput json_ = *JsonOutput::Open("");
+  TraceOutput trace_;
   TensorParallel* group_ = nullptr;
   bool called_ = false;  // the group's call was made
 };
