@@ -188,7 +188,7 @@ Result<Request> Request::Fork(int64_t position, const RequestPools& pools) const
     // A mark stands for itself: a live plan of this request does not matter to it.
     const auto nearest = NearestMark(*state_, position);
     const int64_t length = nearest == nullptr ? -1 : *CommonPosition(*nearest);
-    if (length == position) return ForkOf(*nearest, position, pools);
+    if (nearest != nullptr && length == position) return ForkOf(*nearest, position, pools);
     if (position != *current - 1 || position < 0) {
       return MakeError(
           ErrorCode::kInvalidArgument, "position", "{}; allowed: {}{}", position, *current,

@@ -330,6 +330,10 @@ TEST_F(Sharing, AMarkThatIsGoneIsNotFound) {
   mark.reset();
   ExpectRefused(parent.Fork(100, pools()), ErrorCode::kInvalidArgument, "position",
                 "or the length of a mark; it has none");
+  for (const int64_t position : {int64_t{-1}, int64_t{201}, INT64_MIN, INT64_MAX}) {
+    ExpectRefused(parent.Fork(position, pools()), ErrorCode::kInvalidArgument, "position",
+                  "it has none");
+  }
   const auto again = parent.Mark(pools());
   ASSERT_TRUE(again);
   EXPECT_EQ(parent.state()->marks.size(), 1U);

@@ -83,9 +83,10 @@ void ExpectGoldenRows(const Golden& golden, const EntryResult& result,
 
 // The indexer of one token: its query from the latent, and the selection from the library's own
 // query and keys.
-void ExpectGoldenSelection(DecodeWorld& world, const Golden& golden, const EntryResult& result,
-                           int64_t token, const RopeRow& rope, reference::RuleProfile profile) {
-  const ModelConfig& config = world.config();
+void ExpectGoldenSelection(const Golden& golden, const CompressedRows& rows,
+                           const EntryResult& result, int64_t token, const RopeRow& rope,
+                           reference::RuleProfile profile) {
+  const ModelConfig& config = golden.config();
   const auto heads = static_cast<size_t>(config.num_index_heads);
   const auto topk = static_cast<size_t>(config.index_topk);
   const auto part = [token](const auto& values, size_t width) {
@@ -107,9 +108,9 @@ void ExpectGoldenSelection(DecodeWorld& world, const Golden& golden, const Entry
   std::vector<int8_t> keys;
   std::vector<float> key_scales;
   for (int64_t row = 0; row < num_candidates; ++row) {
-    const std::span<int8_t> key = world.IndexRow(result.id, row);
+    const std::span<const int8_t> key = rows.index(row);
     keys.insert(keys.end(), key.begin(), key.end());
-    key_scales.push_back(world.IndexScale(result.id, row));
+    key_scales.push_back(rows.index_scale(row));
   }
   const reference::IndexQueryResult own = {{idx_q.begin(), idx_q.end()},
                                            {scales.begin(), scales.end()}};
@@ -124,9 +125,18 @@ void ExpectGoldenSelection(DecodeWorld& world, const Golden& golden, const Entry
 
 void ExpectGoldenStages(DecodeWorld& world, const EntryResult& result,
                         reference::RuleProfile profile, std::vector<int64_t> tokens) {
-  const ModelConfig& config = world.config();
-  const Golden golden(config, world.kind(), world.fixture().views());
-  if (world.kind() != AttentionKind::kSwa) ExpectGoldenRows(golden, result, profile);
+  const Golden golden(world.config(), world.kind(), world.fixture().views());
+  const CompressedRows rows = {
+      .main = [&](int64_t row) { return world.MainRow(result.id, row); },
+      .index = [&](int64_t row) { return world.IndexRow(result.id, row); },
+      .index_scale = [&](int64_t row) { return world.IndexScale(result.id, row); }};
+  ExpectGoldenStages(golden, rows, result, profile, std::move(tokens));
+}
+
+void ExpectGoldenStages(const Golden& golden, const CompressedRows& rows, const EntryResult& result,
+                        reference::RuleProfile profile, std::vector<int64_t> tokens) {
+  const ModelConfig& config = golden.config();
+  if (golden.kind() != AttentionKind::kSwa) ExpectGoldenRows(golden, result, profile);
   if (tokens.empty()) {
     tokens.resize(static_cast<size_t>(result.num_tokens));
     std::iota(tokens.begin(), tokens.end(), 0);
@@ -169,15 +179,15 @@ void ExpectGoldenStages(DecodeWorld& world, const EntryResult& result,
     }
     const auto heads = part(result.heads, head_width);
     std::vector<const Bf16*> compressed;
-    if (world.kind() == AttentionKind::kHca) {
+    if (golden.kind() == AttentionKind::kHca) {
       for (int64_t row = 0; row < (position + 1) / kHcaRatio; ++row) {
-        compressed.push_back(world.MainRow(result.id, row).data());
+        compressed.push_back(rows.main(row).data());
       }
     }
-    if (world.kind() == AttentionKind::kCsa) {
-      ExpectGoldenSelection(world, golden, result, token, rope, profile);
+    if (golden.kind() == AttentionKind::kCsa) {
+      ExpectGoldenSelection(golden, rows, result, token, rope, profile);
       for (const int32_t row : part(result.topk_idx, static_cast<size_t>(config.index_topk))) {
-        if (row >= 0) compressed.push_back(world.MainRow(result.id, row).data());
+        if (row >= 0) compressed.push_back(rows.main(row).data());
       }
     }
     Expect("heads", reference::JudgeHeads(heads, golden.Attend(q, window, compressed, rope).heads));
