@@ -126,3 +126,18 @@ function(millipede_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT 1500)
 endfunction()
+
+# millipede_mpi_entry(NAME COMMAND...): a CTest entry labelled mpi, one at a time, with what Open MPI
+# needs to run as root, with more ranks than cores that do not spin while they wait, between processes
+# of one machine alone, and without the system call for reading each other's memory, which containers
+# deny.
+function(millipede_mpi_entry name)
+  add_test(NAME ${name} COMMAND ${ARGN})
+  set(environment
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+    OMPI_MCA_mpi_yield_when_idle=1
+    OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_btl_vader_single_copy_mechanism=none)
+  set_tests_properties(${name} PROPERTIES LABELS mpi TIMEOUT 120 RUN_SERIAL ON
+    ENVIRONMENT "${environment}")
+endfunction()
