@@ -84,6 +84,7 @@ DecodeWorld::DecodeWorld(const ModelConfig& config, AttentionKind kind, int32_t 
     }
   }
   request_spaces_.raw = &spaces_.at(PoolKind::kRaw);
+  request_spaces_.swa = kind == AttentionKind::kSwa;
   if (kind == AttentionKind::kHca) {
     request_spaces_.hca_main = &spaces_.at(PoolKind::kHcaMain);
     request_spaces_.hca_state = &spaces_.at(PoolKind::kHcaState);
@@ -120,13 +121,21 @@ void DecodeWorld::Add(int64_t id, int64_t start_pos) {
   }
 }
 
-void DecodeWorld::Remove(int64_t id) { requests_.erase(id); }
+void DecodeWorld::Adopt(int64_t id, Request request, int64_t data_id) {
+  requests_.emplace(id, std::move(request));
+  data_ids_[id] = data_id;
+}
+
+void DecodeWorld::Remove(int64_t id) {
+  requests_.erase(id);
+  data_ids_.erase(id);
+}
 
 int64_t DecodeWorld::position(int64_t id) const { return requests_.at(id).position(kind_); }
 
 void DecodeWorld::Prepare(int64_t id, int64_t num_tokens) {
   const size_t num_old_pages = request(id).pages(kind_).main.pages.size();
-  Must(requests_.at(id).Prepare(num_tokens));
+  Must(requests_.at(id).Prepare(num_tokens, request_pools()));
   PoisonNewPages(id, num_old_pages);
 }
 
@@ -203,6 +212,20 @@ LayerPools DecodeWorld::pools() const {
   return pools;
 }
 
+RequestPools DecodeWorld::request_pools() {
+  own_pools_ = pools();
+  const std::span<const LayerPools> layer(&own_pools_, 1);
+  switch (kind_) {
+    case AttentionKind::kSwa:
+      return {.swa = layer, .hca = {}, .csa = {}};
+    case AttentionKind::kHca:
+      return {.swa = {}, .hca = layer, .csa = {}};
+    case AttentionKind::kCsa:
+      return {.swa = {}, .hca = {}, .csa = layer};
+  }
+  return {};
+}
+
 std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
                                                  const std::vector<StepEntry>& entries) {
   const int64_t hidden = config_.hidden;
@@ -220,7 +243,9 @@ std::map<int64_t, EntryResult> DecodeWorld::Step(Context& context,
     step[i].start_pos = position(entry.id);
     step[i].num_tokens = entry.num_tokens;
     accepted[i] = entry.accepted < 0 ? entry.num_tokens : entry.accepted;
-    const fixtures::RequestFixture data(config_, seed(), entry.id);
+    const auto data_id = data_ids_.find(entry.id);
+    const fixtures::RequestFixture data(config_, seed(),
+                                        data_id == data_ids_.end() ? entry.id : data_id->second);
     for (int64_t j = 0; j < entry.num_tokens; ++j) {
       positions.push_back(step[i].start_pos + j);
       x.resize(x.size() + static_cast<size_t>(4 * hidden));

@@ -101,6 +101,8 @@ class DecodeWorld {
 
   // A request whose history is positions [0, start_pos); its data depends on `id` alone.
   void Add(int64_t id, int64_t start_pos);
+  // Takes in a request made elsewhere, a fork; its tokens are those of request `data_id`.
+  void Adopt(int64_t id, Request request, int64_t data_id);
   void Remove(int64_t id);
   int64_t position(int64_t id) const;
 
@@ -126,6 +128,8 @@ class DecodeWorld {
   // Takes the pages that a step of `num_tokens` writes; Step does so itself.
   void Prepare(int64_t id, int64_t num_tokens);
   const Request& request(int64_t id) const { return requests_.at(id); }
+  Request& request(int64_t id) { return requests_.at(id); }
+  RequestPools request_pools();  // of the one layer; valid as long as the world
   KindSpaces spaces() const { return request_spaces_.views(kind_); }
   LayerPools pools() const;
   const Layer& layer() const { return layer_; }
@@ -168,6 +172,8 @@ class DecodeWorld {
   std::map<PoolKind, LayerPool> pools_;
   RequestSpaces request_spaces_;
   std::map<int64_t, Request> requests_;
+  std::map<int64_t, int64_t> data_ids_;  // of adopted requests
+  LayerPools own_pools_;
 };
 
 // One parameter set per shape: weights are made once per process.
