@@ -116,8 +116,10 @@ Result<std::vector<int64_t>> CompareCards(Ranks& ranks, const Status& own,
                        fields[i].text(first), fields[i].text(other), rank);
     }
   }
-  std::vector<int64_t> num_tokens;
-  for (int32_t rank = 0; rank < ranks.size(); ++rank) num_tokens.push_back(value_of(rank, 0));
+  std::vector<int64_t> num_tokens(static_cast<size_t>(ranks.size()));
+  for (int32_t rank = 0; rank < ranks.size(); ++rank) {
+    num_tokens[static_cast<size_t>(rank)] = value_of(rank, 0);
+  }
   return num_tokens;
 }
 
