@@ -135,10 +135,12 @@ class RunTest : public ::testing::Test {
   testing::DecodeWorld& world() { return group_.world(); }
 
   Plan MakePlan(AttentionKind kind = kKind, int32_t num_layers = 1) {
-    const StepRequest step{.start_pos = kStart,
-                           .num_tokens = kTokens,
-                           .request = &world().request(WorldRank()),
-                           .pages = {}};
+    StepRequest step{.start_pos = kStart, .num_tokens = kTokens, .pages = {}};
+    if (kind == kKind) {
+      step.request = &world().request(WorldRank());
+    } else {  // the request's own kind is the only one it has
+      step.pages.raw = world().request(WorldRank()).pages(kKind).raw;
+    }
     return Plan::Create(config_, kind, num_layers, world().spaces(), {&step, 1}).value();
   }
 
