@@ -133,9 +133,9 @@ TensorView<const float, 2> OverlayInnerState(const Plan& plan, std::span<const s
 // Writes the accepted tokens' rows of one layer from its overlay into its rings. `accepted` has one
 // count in [0, num_tokens] per request of the batch; the first layer's commit fixes it. The last
 // layer's commit advances the ranges of Request objects and returns every request's new ranges,
-// zeros for one without tokens (an empty vector before). kCallOrder for a layer that was not run or is already committed, or if a
-// request was released; kInvalidArgument for counts out of range or other than the first layer's;
-// and the errors of Layer::Run that concern pools, overlay and pages.
+// zeros for one without tokens (an empty vector before). kCallOrder for a layer that was not run or
+// is already committed, or if a request was released; kInvalidArgument for counts out of range or
+// other than the first layer's; and the errors of Layer::Run that concern pools, overlay and pages.
 //
 // A plan dropped between its first commit and its last leaves positions where they were, but the
 // rings hold only what every layer has: rows that were overwritten are missing from the ranges, and
