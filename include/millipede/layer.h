@@ -139,7 +139,8 @@ TensorView<const float, 2> OverlayInnerState(const Plan& plan, std::span<const s
 //
 // A plan dropped between its first commit and its last leaves positions where they were, but the
 // rings hold only what every layer has: rows that were overwritten are missing from the ranges, and
-// a step that needs them is refused with kRangeMissingRows.
+// a step that needs them is refused with kRangeMissingRows. An engine with raw descriptors cuts the
+// beginnings of its ring ranges likewise: to the first position after the commit, less the ring.
 Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, int32_t layer_index,
                                           const LayerPools& pools,
                                           std::span<const std::byte> overlay,
