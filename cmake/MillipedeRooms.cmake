@@ -102,7 +102,8 @@ function(millipede_package)
 endfunction()
 
 # millipede_test(NAME LABEL label SOURCES file... LINK target... [CONCURRENT] [ARM64]): one GoogleTest program
-# and one CTest entry. Labels: unit (small, also run under asan and ubsan), flash (big shapes), mpi
+# and one CTest entry. Labels: unit (small, also run under asan and ubsan), command (the
+# command's own, small), flash (big shapes), mpi
 # (several ranks), soak (long random runs), project. CONCURRENT adds the label of that name: tests
 # whose code runs on several threads, which are those that also run under tsan. ARM64 does
 # the same for those that scripts/arm64 runs under qemu. Target

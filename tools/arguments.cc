@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <limits>
 #include <thread>
 
@@ -125,6 +126,12 @@ Result<int> ParseThreads(const std::optional<std::string>& word) {
   return ParseNumber<int>("--threads", *word, 1, kMaxThreads);
 }
 
+// Whether two paths name one file, which need not exist.
+bool SamePath(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return std::filesystem::weakly_canonical(a, error) == std::filesystem::weakly_canonical(b, error);
+}
+
 Result<std::string> ParseJsonPath(const std::optional<std::string>& word) {
   if (word && word->empty())
     return BadValue("--json", "nothing", "a file, or - for standard output");
@@ -191,6 +198,9 @@ Result<StepArguments> ParseStepArguments(const StepWords& words) {
     return BadValue("--trace", words.trace->empty() ? "nothing" : *words.trace, "a file");
   }
   arguments.trace = words.trace.value_or("");
+  if (!arguments.trace.empty() && SamePath(arguments.trace, arguments.json)) {
+    return BadValue("--trace", arguments.trace, "another file than --json's");
+  }
 
   if (auto status = SetBatch(words, arguments); !status) return ErrorOf(status);
   if (auto status = CheckCeiling(arguments); !status) return ErrorOf(status);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <set>
 
@@ -270,18 +272,27 @@ int64_t PeakMemoryBytes() {
   return 0;
 }
 
+bool CanWrite(const std::string& path) {
+  std::error_code error;
+  const bool existed = std::filesystem::exists(path, error);
+  if (!std::ofstream(path, std::ios::app)) return false;
+  if (!existed) std::filesystem::remove(path, error);
+  return true;
+}
+
 Result<JsonOutput> JsonOutput::Open(const std::string& path) {
   JsonOutput output;
   output.path_ = path;
   if (path.empty() || path == "-") return output;
-  output.file_ = std::make_unique<std::ofstream>(path);
-  if (!*output.file_) return BadValue("--json", path, "a file that can be written, or -");
+  if (!CanWrite(path)) return BadValue("--json", path, "a file that can be written, or -");
   return output;
 }
 
 Status JsonOutput::Write(const std::string& text, const Streams& streams) {
   if (path_.empty()) return {};
-  std::ostream& stream = file_ ? *file_ : streams.out;
+  std::ofstream file;
+  if (!to_stdout()) file.open(path_);
+  std::ostream& stream = to_stdout() ? streams.out : file;
   stream << text << '\n' << std::flush;
   if (!stream) return BadValue("--json", path_, "a file that can be written, or -");
   return {};

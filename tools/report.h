@@ -3,8 +3,6 @@
 #define MILLIPEDE_TOOLS_REPORT_H_
 
 #include <cstdint>
-#include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -112,8 +110,10 @@ class JsonOutput {
 
  private:
   std::string path_;
-  std::unique_ptr<std::ofstream> file_;
 };
+
+// Whether a file can be written, found without changing what is there.
+bool CanWrite(const std::string& path);
 
 }  // namespace millipede::tools
 

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <iterator>
 #include <limits>
 #include <sstream>
 
 #include "tools/errors.h"
+#include "tools/report.h"
 
 namespace millipede::tools {
 namespace {
@@ -269,8 +271,7 @@ Result<TraceOutput> TraceOutput::Open(const std::string& path, int num_threads, 
   output.path_ = path;
   if (path.empty()) return output;
   if (rank == 0) {
-    output.file_ = std::make_unique<std::ofstream>(path);
-    if (!*output.file_) return BadValue("--trace", path, "a file that can be written");
+    if (!CanWrite(path)) return BadValue("--trace", path, "a file that can be written");
   }
   auto trace = Trace::Create(num_threads);
   if (!trace) return ErrorOf(trace);
@@ -287,8 +288,9 @@ Status TraceOutput::Write(TraceProcess process) {
 }
 
 Status TraceOutput::Write(const std::vector<std::string_view>& processes, int64_t num_dropped) {
-  WriteTraceFile(processes, num_dropped, *file_);
-  if (!*file_) return BadValue("--trace", path_, "a file that can be written");
+  std::ofstream file(path_);
+  WriteTraceFile(processes, num_dropped, file);
+  if (!file) return BadValue("--trace", path_, "a file that can be written");
   if (num_dropped > 0) {
     return BadValue("--trace", fmt::format("{} events more than are kept", num_dropped),
                     fmt::format("{} of each thread, all in the file", Trace::kDefaultMaxEvents));

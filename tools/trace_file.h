@@ -4,8 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <fstream>
-#include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -64,7 +62,6 @@ class TraceOutput {
  private:
   std::string path_;
   std::optional<Trace> trace_;
-  std::unique_ptr<std::ofstream> file_;
 };
 
 // The file around the events of its processes.

@@ -13,7 +13,7 @@
 // Calls are collective: every rank makes the same call in the same order, or Fail in place of it.
 // No call leaves a rank waiting for one that cannot go on: before anything is exchanged, all ranks
 // learn of all ranks' errors. A rank that has one returns it; all others return kRankFailed, naming
-// the rank and its error. Ranks that differ in config, degree, plan (kind, layers) or layer all
+// the rank and its error. Ranks that differ in config, plan (kind, layers) or layer all
 // return the same kRanksDisagree. After any of these the group can go on with its next call. After
 // kCommunication it cannot: end the job.
 #ifndef MILLIPEDE_DISTRIBUTED_H_
@@ -51,8 +51,8 @@ class TensorParallel {
   // Collective: Layer::Run for layers of this rank's shard. The plan is of this rank's own
   // requests, of which there may be none, or none with tokens; kind, number of layers and
   // layer_index are the same on every rank. Writes nothing if any rank is refused or ranks
-  // disagree. The errors of Layer::Run and those above; kPlanMismatch for a layer of another config
-  // or shard.
+  // disagree, but for a given selection, which is looked at when attention comes to it. The errors
+  // of Layer::Run and those above; kPlanMismatch for a layer of another config or shard.
   Status Run(Context& context, const Layer& layer, const Plan& plan, int32_t layer_index,
              const LayerPools& pools, const StepTensors& tensors, std::span<std::byte> workspace,
              std::span<std::byte> overlay, const StepActivations& activations = {});

@@ -85,7 +85,8 @@ struct RowRange {
 struct PageSpaceView {
   const uint64_t* epochs = nullptr;      // [num_pages] epoch of the page's present owner
   const int32_t* ref_counts = nullptr;   // [num_pages] 0: free
-  const uint64_t* generation = nullptr;  // raised at every release
+  const uint64_t* generation = nullptr;  // raised at every release, and when a page gets
+                                         // another reference
   int32_t num_pages = 0;
 };
 
@@ -143,7 +144,8 @@ struct LayerPools {
 
 // The default page allocator: owner of one space's bookkeeping. Memory is mapped lazily, so
 // capacity costs address space only. Not thread-safe; calls do not overlap with plan, run or
-// commit of plans made from its view.
+// commit of plans made from its view. It outlives the requests, marks and plans that use it, and
+// stays where it is while there are any. One that was moved from can only be assigned or destroyed.
 class PageSpace {
  public:
   // kInvalidArgument unless 1 <= num_pages <= kMaxPagesPerSpace; kOutOfMemory if it cannot be
@@ -178,7 +180,8 @@ class PageSpace {
   std::unique_ptr<State> state_;
 };
 
-// Owner of one layer's bytes for a space, lazily mapped and zero until written.
+// Owner of one layer's bytes for a space, lazily mapped and zero until written. One that was moved
+// from can only be assigned or destroyed.
 class LayerPool {
  public:
   // kInvalidArgument unless 1 <= num_pages <= kMaxPagesPerSpace; kOutOfMemory if it cannot be

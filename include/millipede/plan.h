@@ -124,7 +124,8 @@ struct PackedWork {
 };
 
 // An immutable plan, and the state of the step it describes (planned, run, committed per layer).
-// Copies share both. A plan borrows the spaces' bookkeeping and must not outlive it.
+// Copies share both, so calls with one plan do not overlap in time. A plan borrows the spaces'
+// bookkeeping and must not outlive it.
 //
 // A plan is live until its last layer is committed or every copy of it is dropped. A Request has at
 // most one live plan per kind, and what would pull the ground from under it is refused or noticed:

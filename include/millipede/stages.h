@@ -1,11 +1,11 @@
 // The stages of a layer as calls on caller-owned buffers. A layer is only their composition, so an
 // engine with its own weight formats can replace any of them.
 //
-// T is the number of tokens, any count >= 0; D hidden, H heads, G output groups. Shapes are checked
-// (kShapeMismatch) before anything is written. `scratch` is any memory of at least
-// StageScratchBytes(config, T, threads) bytes, 64-byte aligned (kBufferTooSmall); its content means
-// nothing before or after. Every product sums in one order whatever T is, so a token's values do
-// not depend on the batch it came in.
+// T is the number of tokens, any count >= 0; D hidden, H heads, G output groups. The config
+// (kInvalidConfig) and shapes (kShapeMismatch) are checked before anything is written. `scratch` is
+// any memory of at least StageScratchBytes(config, T, threads) bytes, 64-byte aligned
+// (kBufferTooSmall); its content means nothing before or after. Every product sums in one order
+// whatever T is, so a token's values do not depend on the batch it came in.
 #ifndef MILLIPEDE_STAGES_H_
 #define MILLIPEDE_STAGES_H_
 

@@ -36,7 +36,7 @@ enum class ErrorCode : uint8_t {
   kBufferTooSmall,    // a workspace or overlay buffer is smaller than the plan asks for
   kPlanMismatch,      // pools, configuration or buffers are not those the plan was made for
   kCallOrder,         // the call is not allowed in the present state of the plan or request
-  kRanksDisagree,     // processes of a tensor-parallel group differ in config, degree, plan or call
+  kRanksDisagree,     // processes of a tensor-parallel group differ in config, plan or call
   kRankFailed,        // another process of the group cannot go on; the message says why
   kCommunication,     // MPI reported an error, or was not started
 };

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "geometry/tiles.h"
+#include "millipede/config.h"
 #include "millipede/rope.h"
 #include "millipede/tensor.h"
 
@@ -28,7 +29,7 @@ Status CheckView(
     const char* name, const TensorView<T, kRank>& view,
     const std::type_identity_t<std::array<int64_t, static_cast<size_t>(kRank)>>& shape) {
   if (shape[0] == 0 && view.data == nullptr) return {};
-  if (view.shape != shape) {
+  if (view.shape != shape || shape[0] < 0) {
     return MakeError(ErrorCode::kShapeMismatch, name, "shape {}; allowed: {}",
                      ShapeText(view.shape), ShapeText(shape));
   }
@@ -48,6 +49,14 @@ Status CheckView(
                      view.stride0, row_elements);
   }
   return {};
+}
+
+inline Status CheckKind(AttentionKind kind) {
+  if (kind == AttentionKind::kSwa || kind == AttentionKind::kHca || kind == AttentionKind::kCsa) {
+    return {};
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "kind", "{}; allowed: swa, hca, csa",
+                   static_cast<int>(kind));
 }
 
 inline Status CheckRope(const char* name, const RopeRows& rope, int64_t num_rows) {

@@ -15,6 +15,7 @@ namespace millipede {
 Status HcPre(Context& context, const ModelConfig& config, const HcWeights& weights,
              TensorView<const float, 3> x, TensorView<Bf16, 2> x_mixed, TensorView<float, 2> post,
              TensorView<float, 3> comb, Scratch scratch) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = x.shape[0];
   const int64_t hidden = config.hidden;
   MILLIPEDE_RETURN_IF_ERROR(CheckView("x", x, {num_tokens, kHcStreams, hidden}));
@@ -70,6 +71,7 @@ Status HcPre(Context& context, const ModelConfig& config, const HcWeights& weigh
 Status HcPost(Context& context, const ModelConfig& config, TensorView<const float, 3> x,
               TensorView<const Bf16, 2> attn_out, TensorView<const float, 2> post,
               TensorView<const float, 3> comb, TensorView<float, 3> x_out) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = x.shape[0];
   const int64_t hidden = config.hidden;
   MILLIPEDE_RETURN_IF_ERROR(CheckView("x", x, {num_tokens, kHcStreams, hidden}));

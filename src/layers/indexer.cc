@@ -49,6 +49,7 @@ Status ProjectIndexQuery(Context& context, const ModelConfig& config, const Inde
                          TensorView<const int8_t, 2> qr, TensorView<const float, 1> qr_scale,
                          TensorView<const Bf16, 2> xn, const RopeRows& rope,
                          const IndexQueryOutputs& outputs, Scratch scratch) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = qr.shape[0];
   const int64_t num_heads = config.num_index_heads;
   MILLIPEDE_RETURN_IF_ERROR(CheckIndexQuery(config, weights, qr, qr_scale, xn, rope, outputs));

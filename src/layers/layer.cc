@@ -178,7 +178,7 @@ OutputShard Layer::shard() const { return state_->shard; }
 
 Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
                             const LayerWeights& weights, OutputShard shard) {
-  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
+  MILLIPEDE_RETURN_IF_ERROR(CheckKind(kind));
   const Result<RowRange> groups = GroupsOf(config, shard);
   if (!groups) return tl::make_unexpected(groups.error());
   auto state = std::make_unique<State>();

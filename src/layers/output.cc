@@ -191,6 +191,7 @@ class GroupProducts {
 }  // namespace
 
 Result<RowRange> GroupsOf(const ModelConfig& config, OutputShard shard) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   if (shard.degree < 1 || config.o_groups % shard.degree != 0) {
     return MakeError(ErrorCode::kInvalidArgument, "shard.degree",
                      "{}; allowed: a divisor of the {} output groups", shard.degree,
@@ -207,6 +208,7 @@ Result<RowRange> GroupsOf(const ModelConfig& config, OutputShard shard) {
 Status ProjectOutput(Context& context, const ModelConfig& config, const OutputWeights& weights,
                      TensorView<const Bf16, 3> heads, TensorView<Bf16, 2> attn_out,
                      Scratch scratch) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = heads.shape[0];
   const int64_t num_groups = config.o_groups;
   MILLIPEDE_RETURN_IF_ERROR(CheckOutputWeights(config, weights, num_groups));
@@ -240,6 +242,7 @@ Status ProjectOutput(Context& context, const ModelConfig& config, const OutputWe
 Status ProjectOutputGroups(Context& context, const ModelConfig& config,
                            const OutputWeights& weights, TensorView<const Bf16, 3> heads,
                            TensorView<float, 3> partials, Scratch scratch) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = heads.shape[0];
   const auto num_groups = static_cast<int64_t>(weights.wo_a.size());
   if (num_groups < 1 || num_groups > config.o_groups) {
@@ -268,6 +271,7 @@ Status ProjectOutputGroups(Context& context, const ModelConfig& config,
 Status SumOutputGroups(Context& context, const ModelConfig& config,
                        TensorView<const float, 3> partials, TensorView<const float, 1> wo_b_scale,
                        TensorView<Bf16, 2> attn_out) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = partials.shape[0];
   const int64_t hidden = config.hidden;
   MILLIPEDE_RETURN_IF_ERROR(CheckView("partials", partials, {num_tokens, config.o_groups, hidden}));

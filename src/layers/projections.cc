@@ -11,6 +11,7 @@
 namespace millipede {
 Status AttnNorm(Context& context, const ModelConfig& config, TensorView<const float, 1> attn_norm,
                 TensorView<const Bf16, 2> x_mixed, TensorView<Bf16, 2> xn) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = x_mixed.shape[0];
   MILLIPEDE_RETURN_IF_ERROR(CheckView("attn_norm", attn_norm, {config.hidden}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("x_mixed", x_mixed, {num_tokens, config.hidden}));
@@ -29,6 +30,7 @@ Status AttnNorm(Context& context, const ModelConfig& config, TensorView<const fl
 Status ProjectLatent(Context& context, const ModelConfig& config, const MatrixBf16& wq_a,
                      TensorView<const float, 1> q_norm, TensorView<const Bf16, 2> xn,
                      TensorView<int8_t, 2> qr, TensorView<float, 1> qr_scale, Scratch scratch) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = xn.shape[0];
   MILLIPEDE_RETURN_IF_ERROR(
       CheckMatrix("wq_a", wq_a.num_outputs(), wq_a.num_inputs(), config.q_rank, config.hidden));
@@ -56,6 +58,7 @@ Status ProjectLatent(Context& context, const ModelConfig& config, const MatrixBf
 Status ProjectQuery(Context& context, const ModelConfig& config, const MatrixInt8& wq_b,
                     TensorView<const int8_t, 2> qr, TensorView<const float, 1> qr_scale,
                     const RopeRows& rope, TensorView<Bf16, 3> q, Scratch scratch) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = qr.shape[0];
   const int64_t num_heads = config.num_heads;
   MILLIPEDE_RETURN_IF_ERROR(CheckMatrix("wq_b", wq_b.num_outputs(), wq_b.num_inputs(),
@@ -106,6 +109,7 @@ Status ProjectQuery(Context& context, const ModelConfig& config, const MatrixInt
 Status ProjectKv(Context& context, const ModelConfig& config, const MatrixBf16& wkv,
                  TensorView<const float, 1> kv_norm, TensorView<const Bf16, 2> xn,
                  const RopeRows& rope, TensorView<Bf16, 2> kv, Scratch scratch) {
+  MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = xn.shape[0];
   MILLIPEDE_RETURN_IF_ERROR(
       CheckMatrix("wkv", wkv.num_outputs(), wkv.num_inputs(), kHeadDim, config.hidden));

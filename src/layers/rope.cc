@@ -49,6 +49,7 @@ Frequencies FrequenciesOf(AttentionKind kind) {
 Status ComputeRopeRows(AttentionKind kind, std::span<const int64_t> positions,
                        TensorView<float, 2> cos, TensorView<float, 2> sin) {
   const auto num_rows = static_cast<int64_t>(positions.size());
+  MILLIPEDE_RETURN_IF_ERROR(CheckKind(kind));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("cos", cos, {num_rows, kRopePairs}));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("sin", sin, {num_rows, kRopePairs}));
   for (size_t row = 0; row < positions.size(); ++row) {

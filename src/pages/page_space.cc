@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "base/error.h"
@@ -7,6 +8,17 @@
 
 namespace millipede {
 
+namespace {
+
+// Generations of two spaces never meet, so that what was found of one space's pages is not taken
+// for those of another that has come in its place.
+uint64_t FirstGeneration() {
+  static std::atomic<uint64_t> num_spaces{0};
+  return num_spaces.fetch_add(1, std::memory_order_relaxed) << 40;
+}
+
+}  // namespace
+
 // Free pages are those at or above `high_water`, which nobody ever owned, and those on the stack of
 // released ones. So a page that was never acquired has no memory touched on its behalf.
 struct PageSpace::State {
@@ -14,7 +26,7 @@ struct PageSpace::State {
   int32_t high_water = 0;
   int32_t num_stacked = 0;
   uint64_t next_epoch = 1;  // 0 is the epoch of an entry nobody filled
-  uint64_t generation = 0;
+  uint64_t generation = FirstGeneration();
   MappedMemory epoch_memory;      // u64 [num_pages]
   MappedMemory ref_count_memory;  // i32 [num_pages]
   MappedMemory stack_memory;      // i32 [num_pages]

@@ -204,7 +204,7 @@ Result<Request> Request::Fork(int64_t position, const RequestPools& pools) const
 }
 
 int64_t Request::position(AttentionKind kind) const {
-  return state_ == nullptr ? 0 : RangesOf(*state_, kind).raw.end;
+  return state_ == nullptr || !state_->spaces.Has(kind) ? 0 : RangesOf(*state_, kind).raw.end;
 }
 
 RequestPages Request::pages(AttentionKind kind) const {

@@ -115,8 +115,8 @@ Status RecheckPages(Plan::State& plan) {
 
 Status BeginRun(Plan::State& plan, int32_t layer) {
   MILLIPEDE_RETURN_IF_ERROR(CheckLayer(plan, layer));
-  MILLIPEDE_RETURN_IF_ERROR(RecheckPages(plan));
-  return CheckOwnersAlive(plan);
+  MILLIPEDE_RETURN_IF_ERROR(CheckOwnersAlive(plan));
+  return RecheckPages(plan);
 }
 
 void MarkRun(Plan::State& plan, int32_t layer) {
@@ -130,8 +130,8 @@ Status BeginCommit(Plan::State& plan, int32_t layer, std::span<const int64_t> ac
                      "layer {} was not run; allowed: a layer that was", layer);
   }
   MILLIPEDE_RETURN_IF_ERROR(CheckAccepted(plan, accepted));
-  MILLIPEDE_RETURN_IF_ERROR(RecheckPages(plan));
-  return CheckOwnersAlive(plan);
+  MILLIPEDE_RETURN_IF_ERROR(CheckOwnersAlive(plan));
+  return RecheckPages(plan);
 }
 
 std::vector<RequestRanges> FinishCommit(Plan::State& plan, int32_t layer,

@@ -86,7 +86,7 @@ Status CheckOwner(const StepRequest& request, AttentionKind kind, const KindSpac
     const PageSpaceView own = own_spaces.*spec.space;
     const PageSpaceView planned = spaces.*spec.space;
     if (own.epochs != planned.epochs || own.ref_counts != planned.ref_counts ||
-        own.generation != planned.generation) {
+        own.generation != planned.generation || own.num_pages != planned.num_pages) {
       return MakeRequestError(ErrorCode::kInvalidArgument, r, "request",
                               "its {} pages are of another space; allowed: the plan's spaces.{}",
                               spec.name, spec.name);

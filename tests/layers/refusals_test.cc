@@ -191,10 +191,10 @@ TEST_F(RefusalsTest, AcceptedCountsOutOfRange) {
   ExpectRefused(CommitLayer(0, {}), ErrorCode::kInvalidArgument, "accepted");
 }
 
-TEST_F(RefusalsTest, PagesReleasedSinceThePlanWasMade) {
+TEST_F(RefusalsTest, ARequestReleasedSinceThePlanWasMade) {
   world_.Remove(1);
   const Status run = Run();
-  ExpectNothingRan(run, ErrorCode::kPageNotAcquired, "raw.pages[0].page");
+  ExpectNothingRan(run, ErrorCode::kCallOrder, "request");
   EXPECT_EQ(run.error().request, 1);
 }
 
@@ -237,6 +237,37 @@ TEST_F(RefusalsTest, StagesCheckTheirArguments) {
                 "scratch");
   for (const Bf16 value : kv) ASSERT_EQ(value.bits, 0x1234);
   EXPECT_TRUE(project(wkv, in, out, workspace_.span()));
+}
+
+TEST_F(RefusalsTest, StagesCheckTheirConfig) {
+  const ModelConfig none{};
+  const Scratch scratch = workspace_.span();
+  constexpr auto kCode = ErrorCode::kInvalidConfig;
+  ExpectRefused(HcPre(context_, none, {}, {}, {}, {}, {}, scratch), kCode, "hidden");
+  ExpectRefused(AttnNorm(context_, none, {}, {}, {}), kCode, "hidden");
+  ExpectRefused(ProjectLatent(context_, none, {}, {}, {}, {}, {}, scratch), kCode, "hidden");
+  ExpectRefused(ProjectQuery(context_, none, {}, {}, {}, {}, {}, scratch), kCode, "hidden");
+  ExpectRefused(ProjectKv(context_, none, {}, {}, {}, {}, {}, scratch), kCode, "hidden");
+  ExpectRefused(ProjectIndexQuery(context_, none, {}, {}, {}, {}, {}, {}, scratch), kCode,
+                "hidden");
+  ExpectRefused(ProjectOutput(context_, none, {}, {}, {}, scratch), kCode, "hidden");
+  ExpectRefused(ProjectOutputGroups(context_, none, {}, {}, {}, scratch), kCode, "hidden");
+  ExpectRefused(SumOutputGroups(context_, none, {}, {}, {}), kCode, "hidden");
+  ExpectRefused(HcPost(context_, none, {}, {}, {}, {}, {}), kCode, "hidden");
+  ExpectRefused(WeightsOfShard(none, {}, {}), kCode, "hidden");
+}
+
+TEST_F(RefusalsTest, KindsAndNumbersOfRowsThatDoNotExist) {
+  const auto kind = static_cast<AttentionKind>(9);
+  ExpectRefused(Layer::Create(config_, kind, {}), ErrorCode::kInvalidArgument, "kind");
+  ExpectRefused(ComputeRopeRows(kind, {}, {}, {}), ErrorCode::kInvalidArgument, "kind");
+  EXPECT_EQ(world_.request(0).position(kind), 0);
+  Bf16 value;
+  const TensorView<Bf16, 2> negative = MakeView(&value, -3, config_.hidden);
+  const std::vector<float> norm(static_cast<size_t>(config_.hidden));
+  ExpectRefused(
+      AttnNorm(context_, config_, MakeView(norm.data(), config_.hidden), negative, negative),
+      ErrorCode::kShapeMismatch, "x_mixed");
 }
 
 TEST_F(RefusalsTest, WeightsOfWrongShape) {

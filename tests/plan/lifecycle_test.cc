@@ -524,9 +524,9 @@ TEST_F(RequestLifecycle, AReleasedOrDestroyedRequestStopsItsPlans) {
       // Its pages belong to someone else by now.
       auto other = Request::Create(spaces_, 7);
       ASSERT_TRUE(other);
-      ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kStaleEpoch, "raw.pages[0].epoch", 0);
-      ExpectError(BeginCommit(*plan.state(), 0, std::vector<int64_t>{2}), ErrorCode::kStaleEpoch,
-                  "raw.pages[0].epoch", 0);
+      ExpectError(BeginRun(*plan.state(), 0), ErrorCode::kCallOrder, "request", 0);
+      ExpectError(BeginCommit(*plan.state(), 0, std::vector<int64_t>{2}), ErrorCode::kCallOrder,
+                  "request", 0);
       EXPECT_EQ(other->position(kSwa), 7);
     }
   }

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -282,6 +284,25 @@ TEST(TraceTest, APathThatCannotBeWrittenIsRefused) {
       EXPECT_THAT(result.out, IsEmpty());
     }
   }
+}
+
+// What stood in a file stays there unless the step has run, and nothing new appears.
+TEST(TraceTest, ARefusedCommandLeavesFilesAsTheyWere) {
+  const TemporaryFolder folder;
+  const std::string kept = folder.File("kept");
+  std::ofstream(kept) << "keep";
+  const auto run = [&](const std::string& json, const std::string& trace) {
+    return RunWords(
+        {"decode", "--preset", "tiny", "--start-pos", "5", "--json", json, "--trace", trace});
+  };
+  EXPECT_EQ(run(kept, folder.path()).exit_code, tools::kExitUsage);
+  EXPECT_EQ(run(folder.File("new"), folder.path()).exit_code, tools::kExitUsage);
+  const CommandResult same = run(kept, folder.path() + "/./kept");
+  EXPECT_EQ(same.exit_code, tools::kExitUsage);
+  EXPECT_THAT(same.err, HasSubstr("allowed: another file than --json's"));
+  std::ifstream file(kept);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "keep");
+  EXPECT_FALSE(std::filesystem::exists(folder.File("new")));
 }
 
 }  // namespace
