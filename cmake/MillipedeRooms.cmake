@@ -121,6 +121,8 @@ function(millipede_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE millipede_options ${ARG_LINK} GTest::gtest_main
     GTest::gmock)
+  # What a test waits for is the library, and its own compilation.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   foreach(label ${labels})
     add_dependencies(${label}_tests ${name})
   endforeach()
