@@ -110,26 +110,6 @@ TEST_F(CsaTest, UnfinishedRowsAreNotSeenAndFinishedOnesAreCandidatesOfTheirToken
   }
 }
 
-TEST_F(CsaTest, AcceptingFewerAtEveryPhaseOfABlock) {
-  for (const int64_t start : {0, 5, 2049, 2050, 2051, 2052}) {
-    for (const int64_t accepted : {0, 1, 2, 3, 4, 5, 7, 8}) {
-      SCOPED_TRACE(std::to_string(start) + " accepted " + std::to_string(accepted));
-      DecodeWorld speculated(config_, kKind);
-      DecodeWorld plain(config_, kKind);
-      speculated.Add(0, start);
-      plain.Add(0, start);
-      speculated.edit_x = [&](int64_t, int64_t position, std::span<float> row) {
-        if (position >= start + accepted) std::ranges::reverse(row);
-      };
-      speculated.Step(context_, {{.id = 0, .num_tokens = 8, .accepted = accepted}});
-      speculated.edit_x = nullptr;
-      if (accepted > 0) plain.Step(context_, {{.id = 0, .num_tokens = accepted}});
-      EXPECT_TRUE(
-          SameBits(speculated.Decode(context_, 0, 16, 8), plain.Decode(context_, 0, 16, 3)));
-    }
-  }
-}
-
 // --- Selection -----------------------------------------------------------------------------------
 
 TEST_F(CsaTest, CountsOfCandidatesAroundEveryEdge) {

@@ -139,26 +139,6 @@ TEST_F(HcaTest, EmittedRowsDoNotDependOnStepWidth) {
   }
 }
 
-TEST_F(HcaTest, AcceptingFewerAtEveryPhaseOfABlock) {
-  for (const int64_t start : {120, 124, 127, 128, 191, 1147}) {
-    for (const int64_t accepted : {0, 1, 3, 4, 7, 8}) {
-      SCOPED_TRACE(std::to_string(start) + " accepted " + std::to_string(accepted));
-      DecodeWorld speculated(config_, kKind);
-      DecodeWorld plain(config_, kKind);
-      speculated.Add(0, start);
-      plain.Add(0, start);
-      speculated.edit_x = [&](int64_t, int64_t position, std::span<float> row) {
-        if (position >= start + accepted) std::ranges::reverse(row);
-      };
-      speculated.Step(context_, {{.id = 0, .num_tokens = 8, .accepted = accepted}});
-      speculated.edit_x = nullptr;
-      if (accepted > 0) plain.Step(context_, {{.id = 0, .num_tokens = accepted}});
-      EXPECT_TRUE(
-          SameBits(speculated.Decode(context_, 0, 140, 8), plain.Decode(context_, 0, 140, 7)));
-    }
-  }
-}
-
 // A query's attention with one shard taken out of its plan is the golden's without those rows.
 TEST_F(HcaTest, AShardTakenOutOfThePlanIsMissing) {
   constexpr int64_t kStart = 12 * 128 * 128 + 77;  // 12 shards
