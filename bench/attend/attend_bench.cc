@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/machine/limits.h"
+#include "bench/machine/random.h"
 #include "geometry/tiles.h"
 #include "kernels/attend_layout.h"
 #include "kernels/attend_load.h"
@@ -23,17 +24,9 @@ namespace {
 constexpr int64_t kUnionRows = kAttendRows + kQueryBlock - 1;
 constexpr int64_t kTilesPerItem = 16;
 
-// Two bf16 of magnitude 1/2 to 2, both signs, in every 32 bits.
-uint32_t TwoValues(size_t index) {
-  uint64_t z = index + 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return (static_cast<uint32_t>(z >> 32) & 0x80FF80FFU) + 0x3F003F00U;
-}
-
 // Random bf16, more than the caches hold: the rows and queries of a step come from memory.
 const BigBuffer& Values() {
-  static const BigBuffer buffer(0, TwoValues);
+  static const BigBuffer buffer(0, TwoBf16);
   return buffer;
 }
 

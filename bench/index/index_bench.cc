@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/machine/limits.h"
+#include "bench/machine/random.h"
 #include "geometry/visibility.h"
 #include "kernels/index_score.h"
 #include "kernels/index_select.h"
@@ -22,13 +23,6 @@ namespace {
 
 constexpr int64_t kNumHeads = 64;
 constexpr int64_t kPageBytes = int64_t{kPageRows} * kIndexDim;
-
-uint32_t Mix(uint64_t index) {
-  uint64_t z = index + 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return static_cast<uint32_t>(z >> 32);
-}
 
 // From 0 to 1.
 float Uniform(uint64_t index) { return static_cast<float>(Mix(index)) * 0x1p-32F; }

@@ -9,19 +9,13 @@
 #include <vector>
 
 #include "bench/machine/limits.h"
+#include "bench/machine/random.h"
 #include "geometry/tiles.h"
 #include "kernels/matmul_bf16.h"
 #include "kernels/matmul_int8.h"
 
 namespace millipede::bench {
 namespace {
-
-uint32_t Mix(uint64_t index) {
-  uint64_t z = index + 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return static_cast<uint32_t>(z >> 32);
-}
 
 struct Bf16Product {
   using Args = MatmulBf16Args;

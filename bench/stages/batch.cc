@@ -6,15 +6,10 @@
 #include <random>
 #include <span>
 
+#include "bench/machine/random.h"
+
 namespace millipede::bench {
 namespace {
-
-uint32_t Mix(uint64_t index) {
-  uint64_t z = index + 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return static_cast<uint32_t>(z >> 32);
-}
 
 // 32 bits of a pool's rows: two bf16 of magnitude 1/2 to 2, four int8, or a float32.
 uint32_t RandomWord(PoolKind pool, size_t index) {
@@ -22,7 +17,7 @@ uint32_t RandomWord(PoolKind pool, size_t index) {
     case PoolKind::kRaw:
     case PoolKind::kHcaMain:
     case PoolKind::kCsaMain:
-      return (Mix(index) & 0x80FF80FFU) + 0x3F003F00U;
+      return TwoBf16(index);
     case PoolKind::kCsaIndexRows:
       return Mix(index);
     case PoolKind::kCsaIndexScales:

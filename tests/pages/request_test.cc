@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "pages/request_state.h"
+#include "support/decoded_request.h"
 
 namespace millipede {
 namespace {
+
+using testing::SetDecoded;
 
 constexpr auto kSwa = AttentionKind::kSwa;
 constexpr auto kHca = AttentionKind::kHca;
@@ -296,22 +299,6 @@ void ExpectRefused(const Status& status, ErrorCode code, const std::string& fiel
   EXPECT_NE(status.error().message.find(text), std::string::npos) << status.error().message;
 }
 
-// Ranges of a request that decoded every token of [0, position) here.
-void Decoded(Request& request, int64_t position) {
-  const auto last = [position](int64_t rows) {
-    return RowRange{std::max<int64_t>(0, position - rows), position};
-  };
-  SetRanges(*request.state(), kSwa, {.raw = last(128)});
-  SetRanges(*request.state(), kHca,
-            {.raw = last(128), .main = {0, position / 128}, .state = last(128)});
-  SetRanges(*request.state(), kCsa,
-            {.raw = last(128),
-             .main = {0, position / 4},
-             .index = {0, position / 4},
-             .state = last(8),
-             .inner_state = last(8)});
-}
-
 // The rows that a step at `start` reads, by the rules of attention and pooling.
 bool Holds(const Request& request, int64_t start) {
   const int64_t window = std::max<int64_t>(0, start - 127);
@@ -333,7 +320,7 @@ TEST(RequestRewind, GoesAsFarAsEveryRingHoldsTheRows) {
       SCOPED_TRACE(::testing::Message() << position << ' ' << decoded);
       auto request = Request::Create(s.spaces, position);
       ASSERT_TRUE(request);
-      if (decoded) Decoded(*request, position);
+      if (decoded) SetDecoded(*request, position);
       int64_t earliest = position;
       while (earliest > 0 && Holds(*request, earliest - 1)) --earliest;
       EXPECT_EQ(request->EarliestRewind(), earliest);
@@ -372,7 +359,7 @@ TEST(RequestRewind, TheRefusalNamesRingAndRow) {
   Spaces s(kAmple);
   auto request = Request::Create(s.spaces, 300);
   ASSERT_TRUE(request);
-  Decoded(*request, 300);
+  SetDecoded(*request, 300);
   ExpectRefused(request->Rewind(298), ErrorCode::kRangeMissingRows, "position",
                 "298 reads rows from 171 of the ring swa.raw, which holds [172, 300); allowed: at "
                 "least 299");
@@ -389,7 +376,7 @@ TEST(RequestRewind, KindsAtDifferentPositionsMeet) {
   Spaces s(kAmple);
   auto request = Request::Create(s.spaces, 0);
   ASSERT_TRUE(request);
-  Decoded(*request, 50);
+  SetDecoded(*request, 50);
   SetRanges(*request->state(), kSwa, {.raw = {0, 53}});  // the others' plans came to nothing
   ExpectRefused(request->Rewind(51), ErrorCode::kInvalidArgument, "position",
                 "51; allowed: 0 to 50, the position of hca");
@@ -402,7 +389,7 @@ TEST(RequestRewind, NotAfterReleaseNorUnderALivePlan) {
   Spaces s(kAmple);
   auto request = Request::Create(s.spaces, 0);
   ASSERT_TRUE(request);
-  Decoded(*request, 50);
+  SetDecoded(*request, 50);
   for (const auto kind : {kSwa, kHca, kCsa}) {
     const auto plan = std::make_shared<int>();
     SetLivePlan(*request->state(), kind, plan);

@@ -16,9 +16,12 @@
 
 #include "millipede/request.h"
 #include "pages/request_lists.h"
+#include "support/decoded_request.h"
 
 namespace millipede {
 namespace {
+
+using testing::SetDecoded;
 
 constexpr auto kSwa = AttentionKind::kSwa;
 constexpr auto kHca = AttentionKind::kHca;
@@ -67,18 +70,7 @@ class Sharing : public ::testing::Test {
   // A request that decoded `position` tokens here, whose rows are told apart by `tag`.
   Request Decoded(int64_t position, uint64_t tag) {
     Request request = std::move(*Request::Create(spaces_, position));
-    const auto last = [position](int64_t rows) {
-      return RowRange{std::max<int64_t>(0, position - rows), position};
-    };
-    SetRanges(*request.state(), kSwa, {.raw = last(128)});
-    SetRanges(*request.state(), kHca,
-              {.raw = last(128), .main = {0, position / 128}, .state = last(128)});
-    SetRanges(*request.state(), kCsa,
-              {.raw = last(128),
-               .main = {0, position / 4},
-               .index = {0, position / 4},
-               .state = last(8),
-               .inner_state = last(8)});
+    SetDecoded(request, position);
     Write(request, tag, 0);
     return request;
   }
