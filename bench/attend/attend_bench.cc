@@ -52,8 +52,7 @@ void Widen(const Bf16* rows, int64_t num_rows, const ThreadScratch& scratch) {
   for (int64_t r = 0; r < num_rows; ++r) {
     pointers[static_cast<size_t>(r)] = rows + r * kHeadDim;
   }
-  AttendWiden({.rows = pointers.data(),
-               .num_rows = num_rows,
+  AttendWiden({.rows = {.rows = pointers.data(), .num_rows = num_rows},
                .kv = scratch.kv.get(),
                .panel_rows = kUnionRows,
                .first_row = 0});

@@ -1,12 +1,12 @@
 #include "bench/machine/limits.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/large_pages.h"
 #include "bench/machine/peaks.h"
 
 namespace millipede::bench {
@@ -32,7 +32,7 @@ BigBuffer::BigBuffer(size_t min_bytes, const std::function<uint32_t(size_t index
     std::exit(1);
   }
   memory_ = std::move(*memory);
-  madvise(memory_.data(), num_bytes, MADV_HUGEPAGE);  // a wish: slower without, not wrong
+  WishForLargePages(memory_.data(), num_bytes);
   auto* words = reinterpret_cast<uint32_t*>(memory_.data());
   for (size_t i = 0; i < num_bytes / sizeof(uint32_t); ++i) words[i] = fill(i);
 }

@@ -6,6 +6,7 @@
 #include <random>
 #include <span>
 
+#include "base/large_pages.h"
 #include "bench/machine/random.h"
 
 namespace millipede::bench {
@@ -101,6 +102,8 @@ PoolView Batch::MakePool(PoolKind pool, int32_t num_pages) {
   const int64_t page_bytes = FormatOf(pool).page_bytes();
   MappedMemory& memory =
       memory_.emplace_back(Get(MappedMemory::Map(page_bytes * num_pages, "pool")));
+  // As an engine does that fills its pools.
+  WishForLargePages(memory.data(), static_cast<size_t>(memory.num_bytes()));
   for (size_t i = 0; i < static_cast<size_t>(page_bytes * num_pages) / sizeof(uint32_t); ++i) {
     const uint32_t word = RandomWord(pool, i);
     std::memcpy(memory.data() + i * sizeof(word), &word, sizeof(word));

@@ -9,6 +9,7 @@
 
 #include "geometry/tiles.h"
 #include "millipede/config.h"
+#include "millipede/tensor.h"
 
 namespace millipede {
 
@@ -18,6 +19,13 @@ namespace millipede {
 // more (an odd number is best for the caches). A tile is any range of consecutive rows.
 inline constexpr int64_t kKvPanelDims = 16;
 inline constexpr int64_t kKvPanels = kHeadDim / kKvPanelDims;
+
+// KV rows [512] by where they are, of any alignment. As `next` rows of a kernel they are wanted
+// soon: brought near while it works, and not read.
+struct AttendRowList {
+  const Bf16* const* rows = nullptr;  // [num_rows]
+  int64_t num_rows = 0;
+};
 
 // The attention of one head block over some rows: what one softmax tile yields and what tiles merge
 // into. The output is not divided by `sum` yet.

@@ -2,12 +2,12 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attend_load.cc"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
 #include "kernels/attend_vector-inl.h"
 #include "kernels/bf16-inl.h"
+#include "kernels/row_prefetch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace millipede {
@@ -18,14 +18,10 @@ void AttendWiden(const AttendWidenArgs& args) {
   const int64_t panel_floats = args.panel_rows * kKvPanelDims;
   // Rows come from anywhere in memory: each is asked for while those before it are widened.
   constexpr int64_t kRowsAhead = 8;
-  constexpr int64_t kLineElements = 32;
-  for (int64_t r = -kRowsAhead; r < args.num_rows; ++r) {
-    if (r + kRowsAhead < args.num_rows) {
-      const Bf16* ahead = args.rows[r + kRowsAhead];
-      for (int64_t i = 0; i < kHeadDim; i += kLineElements) hwy::Prefetch(ahead + i);
-    }
+  for (int64_t r = -kRowsAhead; r < args.rows.num_rows; ++r) {
+    if (r + kRowsAhead < args.rows.num_rows) PrefetchRow(args.rows.rows[r + kRowsAhead]);
     if (r < 0) continue;
-    const Bf16* HWY_RESTRICT row = args.rows[r];
+    const Bf16* HWY_RESTRICT row = args.rows.rows[r];
     float* HWY_RESTRICT to = args.kv + (args.first_row + r) * kKvPanelDims;
     for (int64_t panel = 0; panel < kKvPanels; ++panel) {
       for (size_t i = 0; i < static_cast<size_t>(kKvPanelDims); i += hn::Lanes(d)) {
@@ -44,8 +40,10 @@ void AttendTransposeQ(const AttendTransposeQArgs& args) {
   const hn::Repartition<uint16_t, decltype(block_tag)> block_tag16;
   const PairVec upper = hn::Set(d, 0xFFFF0000U);
 
+  RowPrefetch next(args.next, static_cast<int64_t>(kHeadVecs) * kHeadDim / 8);
   for (size_t lane = 0; lane < static_cast<size_t>(kHeadBlock); lane += kHeadLanes) {
     for (int64_t dim = 0; dim < kHeadDim; dim += 8) {
+      next.Step();
       // Of every fourth head from `lane + first` on, four pairs of dimensions.
       const auto load = [&](size_t first) HWY_ATTR {
         return FromBlocks(d, 0, [&](size_t block) HWY_ATTR {

@@ -10,13 +10,13 @@
 namespace millipede {
 
 struct AttendWidenArgs {
-  const Bf16* const* rows;  // [num_rows] pointers to KV rows [512], of any alignment
-  int64_t num_rows;
+  AttendRowList rows;
   float* kv;           // panels [kKvPanels][panel_rows][kKvPanelDims]
-  int64_t panel_rows;  // at least first_row + num_rows
-  int64_t first_row;   // where rows[0] goes
+  int64_t panel_rows;  // at least first_row + rows.num_rows
+  int64_t first_row;   // where the first goes
 };
-// Widens the rows to float32; only the panels' rows [first_row, first_row + num_rows) are written.
+// Widens the rows to float32; only the panels' rows [first_row, first_row + rows.num_rows) are
+// written.
 void AttendWiden(const AttendWidenArgs& args);
 
 struct AttendTransposeQArgs {
@@ -24,6 +24,7 @@ struct AttendTransposeQArgs {
   int64_t head_stride;  // elements from one head to the next
   int64_t num_heads;    // 0 to kHeadBlock
   float* q_t;           // [512, kHeadBlock]; lanes without a head become 0
+  AttendRowList next;
 };
 void AttendTransposeQ(const AttendTransposeQArgs& args);
 

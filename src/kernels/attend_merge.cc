@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/attend_scales-inl.h"
 #include "kernels/attend_vector-inl.h"
 #include "kernels/bf16-inl.h"
 #include "kernels/exp-inl.h"
@@ -20,20 +21,13 @@ namespace HWY_NAMESPACE {
 
 void AttendMerge(const AttendMergeArgs& args) {
   const HeadTag d;
-  const HeadVec lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (size_t lane = 0; lane < static_cast<size_t>(kHeadBlock); lane += kHeadLanes) {
-    const HeadVec from_max = hn::Load(d, args.from.max + lane);
-    const HeadVec into_max = hn::Load(d, args.into.max + lane);
-    const HeadVec max = hn::Max(into_max, from_max);
-    // Both -inf: less 0 instead of less -inf, which would be NaN.
-    const HeadVec shift = hn::IfThenZeroElse(hn::Eq(max, lowest), max);
-    const HeadVec from_scale = Exp(d, hn::Sub(from_max, shift));
-    const HeadVec into_scale = Exp(d, hn::Sub(into_max, shift));
+    const MergeScales scales =
+        ScalesOf(hn::Load(d, args.from.max + lane), hn::Load(d, args.into.max + lane));
     const auto merge = [&](const float* HWY_RESTRICT from, float* HWY_RESTRICT into) HWY_ATTR {
-      const HeadVec scaled = hn::Mul(hn::Load(d, from), from_scale);
-      hn::Store(hn::MulAdd(hn::Load(d, into), into_scale, scaled), d, into);
+      hn::Store(Merged(hn::Load(d, from), scales.from, hn::Load(d, into), scales.into), d, into);
     };
-    hn::Store(max, d, args.into.max + lane);
+    hn::Store(scales.max, d, args.into.max + lane);
     merge(args.from.sum + lane, args.into.sum + lane);
     for (size_t i = 0; i < static_cast<size_t>(kHeadDim); ++i) {
       merge(args.from.out_t + i * kHeadBlock + lane, args.into.out_t + i * kHeadBlock + lane);
@@ -62,7 +56,7 @@ void AttendFinish(const AttendFinishArgs& args) {
   const HeadTag d;
   const PairTag du;
   const PairVec upper = hn::Set(du, 0xFFFF0000U);
-  const HeadVec lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  const HeadVec lowest = MinusInfinity();
   HWY_ALIGN float sinks[kHeadBlock];
   std::fill_n(sinks, kHeadBlock, -std::numeric_limits<float>::infinity());
   std::copy_n(args.sink, args.num_heads, sinks);

@@ -5,12 +5,13 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
-#include <limits>
 #include <utility>
 
+#include "kernels/attend_scales-inl.h"
 #include "kernels/attend_vector-inl.h"
 #include "kernels/bf16-inl.h"
 #include "kernels/exp-inl.h"
+#include "kernels/row_prefetch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace millipede {
@@ -56,10 +57,17 @@ HWY_INLINE void AddScores(const float* HWY_RESTRICT q_t, const float* HWY_RESTRI
   }
 }
 
-// Overwrites kDims dimensions of the output with the sum over rows of probability times value.
+// What the tile and the rows before are scaled by.
+struct HWY_ALIGN_MAX OutputScales {
+  float tile[kHeadBlock];
+  float before[kHeadBlock];
+};
+
+// Sums probability times value over rows, for kDims dimensions of the output: overwrites them, or
+// merges into them if there are `scales`.
 template <size_t kDims>
 HWY_INLINE void SumValues(const float* HWY_RESTRICT probabilities, const float* HWY_RESTRICT kv,
-                          int64_t num_rows, float* HWY_RESTRICT out_t) {
+                          int64_t num_rows, const OutputScales* scales, float* HWY_RESTRICT out_t) {
   const HeadTag d;
   HeadVec sums[kDims][kHeadVecs];
   for (size_t i = 0; i < kDims; ++i) {
@@ -77,16 +85,27 @@ HWY_INLINE void SumValues(const float* HWY_RESTRICT probabilities, const float* 
   }
   for (size_t i = 0; i < kDims; ++i) {
     for (size_t v = 0; v < kHeadVecs; ++v) {
-      hn::Store(sums[i][v], d, out_t + i * static_cast<size_t>(kHeadBlock) + v * kHeadLanes);
+      float* out = out_t + i * static_cast<size_t>(kHeadBlock) + v * kHeadLanes;
+      HeadVec sum = sums[i][v];
+      if (scales != nullptr) {
+        sum = Merged(sum, hn::Load(d, scales->tile + v * kHeadLanes), hn::Load(d, out),
+                     hn::Load(d, scales->before + v * kHeadLanes));
+      }
+      hn::Store(sum, d, out);
     }
   }
+}
+
+inline int64_t NumRegisterBlocks(int64_t num) {
+  return CeilDiv(num, static_cast<int64_t>(kRegisterRows));
 }
 
 // Calls body(begin, integral constant of the count) for even shares of [0, num), each at most
 // kRegisterRows: even, because few sums at once leave the multipliers waiting.
 template <class Body>
-HWY_INLINE void ForRegisterBlocks(size_t num, const Body& body) {
-  size_t blocks = (num + kRegisterRows - 1) / kRegisterRows;
+HWY_INLINE void ForRegisterBlocks(int64_t num_all, const Body& body) {
+  const auto num = static_cast<size_t>(num_all);
+  auto blocks = static_cast<size_t>(NumRegisterBlocks(num_all));
   for (size_t begin = 0; begin < num; --blocks) {
     const size_t count = (num - begin + blocks - 1) / blocks;
     [&]<size_t... kLess>(std::index_sequence<kLess...>) HWY_ATTR {
@@ -102,50 +121,58 @@ HWY_INLINE void ForRegisterBlocks(size_t num, const Body& body) {
 HWY_NOINLINE void Scores(const AttendTileArgs& args) {
   const int64_t panel_floats = args.panel_rows * kKvPanelDims;
   const float* kv = args.kv + args.first_row * kKvPanelDims;
+  RowPrefetch next_rows(args.next, kKvPanels / kPanelsPerPass * NumRegisterBlocks(args.num_rows));
   for (int64_t panel = 0; panel < kKvPanels; panel += kPanelsPerPass) {
     const float* q_t = args.q_t + panel * kKvPanelDims * kHeadBlock;
     const float* panel_kv = kv + panel * panel_floats;
-    ForRegisterBlocks(static_cast<size_t>(args.num_rows), [&](size_t row, auto count) HWY_ATTR {
+    ForRegisterBlocks(args.num_rows, [&](size_t row, auto count) HWY_ATTR {
       AddScores<count()>(q_t, panel_kv + row * kKvPanelDims, panel_floats, panel == 0,
                          args.scores + row * kHeadBlock);
+      next_rows.Step();
     });
   }
 }
 
-// Turns scores into bf16 probabilities in place, and yields their maximum and sum.
-HWY_NOINLINE void Softmax(const AttendTileArgs& args) {
+// Turns scores into bf16 probabilities in place, and yields their maximum and sum, merged already
+// if the output is to be: `scales` are for it.
+HWY_NOINLINE void Softmax(const AttendTileArgs& args, OutputScales& scales) {
   const HeadTag d;
   const HeadVec scale = hn::Set(d, 0.044194173824159216F);  // 512^-1/2
-  const HeadVec lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   const auto rows = static_cast<size_t>(args.num_rows);
   for (size_t lane = 0; lane < static_cast<size_t>(kHeadBlock); lane += kHeadLanes) {
     float* HWY_RESTRICT scores = args.scores + lane;
-    HeadVec max = lowest;
+    HeadVec max = MinusInfinity();
     for (size_t r = 0; r < rows; ++r) {
       const HeadVec score = hn::Mul(hn::Load(d, scores + r * kHeadBlock), scale);
       hn::Store(score, d, scores + r * kHeadBlock);
       max = hn::Max(max, score);
     }
-    hn::Store(max, d, args.out.max + lane);
-    // -inf less -inf would be NaN; less 0 it is a probability of 0.
-    const HeadVec shift = hn::IfThenZeroElse(hn::Eq(max, lowest), max);
+    const HeadVec shift = SafeShift(max);
     HeadVec sum = hn::Zero(d);
     for (size_t r = 0; r < rows; ++r) {
       const HeadVec p = Exp(d, hn::Sub(hn::Load(d, scores + r * kHeadBlock), shift));
       sum = hn::Add(sum, p);
       hn::Store(RoundToBf16(d, p), d, scores + r * kHeadBlock);
     }
+    if (args.merge) {
+      const MergeScales merge = ScalesOf(max, hn::Load(d, args.out.max + lane));
+      max = merge.max;
+      sum = Merged(sum, merge.from, hn::Load(d, args.out.sum + lane), merge.into);
+      hn::Store(merge.from, d, scales.tile + lane);
+      hn::Store(merge.into, d, scales.before + lane);
+    }
+    hn::Store(max, d, args.out.max + lane);
     hn::Store(sum, d, args.out.sum + lane);
   }
 }
 
-HWY_NOINLINE void Values(const AttendTileArgs& args) {
+HWY_NOINLINE void Values(const AttendTileArgs& args, const OutputScales* scales) {
   const int64_t panel_floats = args.panel_rows * kKvPanelDims;
   const float* kv = args.kv + args.first_row * kKvPanelDims;
   float* out_t = args.out.out_t;
   for (int64_t panel = 0; panel < kKvPanels; ++panel) {
-    ForRegisterBlocks(static_cast<size_t>(kKvPanelDims), [&](size_t dim, auto count) HWY_ATTR {
-      SumValues<count()>(args.scores, kv + dim, args.num_rows, out_t + dim * kHeadBlock);
+    ForRegisterBlocks(kKvPanelDims, [&](size_t dim, auto count) HWY_ATTR {
+      SumValues<count()>(args.scores, kv + dim, args.num_rows, scales, out_t + dim * kHeadBlock);
     });
     kv += panel_floats;
     out_t += kKvPanelDims * kHeadBlock;
@@ -153,9 +180,10 @@ HWY_NOINLINE void Values(const AttendTileArgs& args) {
 }
 
 void AttendTile(const AttendTileArgs& args) {
+  OutputScales scales;
   Scores(args);
-  Softmax(args);
-  Values(args);
+  Softmax(args, scales);
+  Values(args, args.merge ? &scales : nullptr);
 }
 
 const char* AttendTarget() { return hwy::TargetName(HWY_TARGET); }

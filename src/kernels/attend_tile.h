@@ -12,10 +12,12 @@ struct AttendTileArgs {
   const float* q_t;  // [512, kHeadBlock]
   const float* kv;   // panels [kKvPanels][panel_rows][kKvPanelDims], keys and values alike
   int64_t panel_rows;
-  int64_t first_row;  // the tile is rows [first_row, first_row + num_rows); no other is read
-  int64_t num_rows;   // 0 to kAttendRows
-  float* scores;      // scratch [kAttendRows, kHeadBlock]
-  AttendPartial out;  // overwritten
+  int64_t first_row;   // the tile is rows [first_row, first_row + num_rows); no other is read
+  int64_t num_rows;    // 0 to kAttendRows
+  float* scores;       // scratch [kAttendRows, kHeadBlock]
+  AttendPartial out;   // overwritten, or merged into
+  bool merge = false;  // into what `out` has of the rows before, bit for bit as AttendMerge does
+  AttendRowList next;
 };
 
 // Per head: s[r] = q.k[r] * 512^-1/2, m = max s, p[r] = exp(s[r] - m); max = m, sum = sum of p[r],

@@ -1,7 +1,6 @@
 #include "layers/attender.h"
 
 #include <algorithm>
-#include <array>
 
 #include "geometry/rings.h"
 #include "kernels/attend_load.h"
@@ -32,7 +31,7 @@ Attender::Attender(Context& context, const Plan& plan, const AttendInputs& input
       index_topk_(plan.state()->config.index_topk),
       num_heads_(inputs.q.shape[1]),
       num_head_blocks_(CeilDiv(num_heads_, kHeadBlock)),
-      num_query_blocks_(CeilDiv(num_tokens_, kQueryBlock)) {}
+      num_query_blocks_(CeilDiv(num_tokens_, layout.block_tokens)) {}
 
 int64_t Attender::NumTilesOf(int64_t query_block) const {
   const Item it = MakeItem(query_block, {}, 0);
@@ -56,8 +55,9 @@ void Attender::Whole(int64_t query_block, HeadBlocks heads, int thread) const {
   const Partials total = OwnPartials(it, layout_.total);
   const Partials run_partials = OwnPartials(it, layout_.run);
   ForEachRun(it, [&](QueryRun run) {
-    TransposeQueries(it, run);
-    Window(it, run, total);
+    const RowList window = WindowRows(run);
+    TransposeQueries(it, run, window.list());
+    Window(it, run, window.list(), FirstRows(run, 0).list(), total);
     const int64_t num_runs = CeilDiv(NumTiles(run.end - 1), kRunTiles);
     for (int64_t r = 0; r < num_runs; ++r) {
       Tiles(it, run, r, run_partials);
@@ -76,9 +76,10 @@ void Attender::SplitPart(int64_t query_block, int64_t slot, int64_t part, HeadBl
   const Partials partials = SplitPartials(slot + part);
   ForEachRun(it, [&](QueryRun run) {
     if (part > 0 && (part - 1) * kRunTiles >= NumTiles(run.end - 1)) return;
-    TransposeQueries(it, run);
+    const RowList first = part == 0 ? WindowRows(run) : FirstRows(run, part - 1);
+    TransposeQueries(it, run, first.list());
     if (part == 0) {
-      Window(it, run, partials);
+      Window(it, run, first.list(), {}, partials);
     } else {
       Tiles(it, run, part - 1, partials);
     }
@@ -101,8 +102,8 @@ void Attender::SplitMerge(int64_t query_block, int64_t slot, HeadBlocks heads, i
 
 Attender::Item Attender::MakeItem(int64_t query_block, HeadBlocks heads, int thread) const {
   Item it;
-  it.query_begin = query_block * kQueryBlock;
-  it.query_end = std::min(num_tokens_, it.query_begin + kQueryBlock);
+  it.query_begin = query_block * layout_.block_tokens;
+  it.query_end = std::min(num_tokens_, it.query_begin + layout_.block_tokens);
   it.heads = heads;
   it.thread = thread;
   it.own = PartOf<std::byte>(scratch_, layout_.per_thread + thread * layout_.per_thread_bytes);
@@ -206,48 +207,120 @@ TraceArgs Attender::TileTrace(TraceTask task, int64_t t, int64_t index, int64_t 
           .rows = num_rows};
 }
 
-void Attender::TransposeQueries(const Item& it, QueryRun run) const {
+void Attender::TransposeQueries(const Item& it, QueryRun run, AttendRowList next) const {
   for (int64_t t = run.begin; t < run.end; ++t) {
     for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
       AttendTransposeQ({.q = inputs_.q.row(t) + b * kHeadBlock * kHeadDim,
                         .head_stride = kHeadDim,
                         .num_heads = NumHeads(b),
-                        .q_t = TransposedQuery(it, t, b)});
+                        .q_t = TransposedQuery(it, t, b),
+                        .next = t == run.begin ? ShareOf(it, b, next) : AttendRowList()});
     }
   }
 }
 
-void Attender::Tile(const Item& it, int64_t t, int64_t head_block, int64_t first_row,
-                    int64_t num_rows, const AttendPartial& out) const {
-  AttendTile({.q_t = TransposedQuery(it, t, head_block),
-              .kv = KvRows(it),
-              .panel_rows = kMaxRunRows,
-              .first_row = first_row,
-              .num_rows = num_rows,
-              .scores = reinterpret_cast<float*>(it.own + layout_.scores),
-              .out = out});
-}
-
-// The window tile of each token. The windows are ranges of one run of rows: the first token's
-// window, then the one newest row of each token after it.
-void Attender::Window(const Item& it, QueryRun run, const Partials& out) const {
-  std::array<const Bf16*, kMaxRunRows> rows{};
-  int64_t num_rows = 0;
+// The windows of a run are ranges of one list of rows: the first token's window, then the newest
+// row of each token after it.
+Attender::RowList Attender::WindowRows(QueryRun run) const {
+  RowList list;
   for (int64_t t = run.begin; t < run.end; ++t) {
     const int32_t* sources = work_.window_sources.data() + t * kWindowRows;
     const int64_t window_rows = Query(t).window_rows;
     for (int64_t i = t == run.begin ? 0 : window_rows - 1; i < window_rows; ++i) {
-      rows[static_cast<size_t>(num_rows++)] = WindowRow(sources[i]);
+      list.Add(WindowRow(sources[i]));
     }
   }
-  Widen(it, rows.data(), num_rows);
+  return list;
+}
+
+Attender::RowList Attender::TileRows(int64_t t, int64_t tile) const {
+  RowList list;
+  if (tile >= NumTiles(t)) return list;
+  if (kind_ == AttentionKind::kHca) {
+    const HcaShard& shard = Shard(t, tile);
+    const int32_t* pages = work_.main_pages.data() + shard.first_page;
+    for (int64_t i = 0; i < shard.num_rows; ++i) {
+      list.Add(
+          MainRow(PoolKind::kHcaMain, int64_t{pages[i / kPageRows]} * kPageRows + i % kPageRows));
+    }
+  } else {
+    const int32_t* selected = PartOf<int32_t>(scratch_, layout_.selected_rows) + t * index_topk_;
+    const int64_t end = std::min((tile + 1) * kAttendRows, NumSelected(Query(t), index_topk_));
+    for (int64_t i = tile * kAttendRows; i < end; ++i) {
+      list.Add(MainRow(PoolKind::kCsaMain, selected[i]));
+    }
+  }
+  return list;
+}
+
+// The rows that a run of tiles widens first: HCA's of the token that sees most of them.
+Attender::RowList Attender::FirstRows(QueryRun run, int64_t r) const {
+  return TileRows(kind_ == AttentionKind::kHca ? run.end - 1 : run.begin, r * kRunTiles);
+}
+
+// The rows to be widened after those of a token's tile; none at the end of a run of tiles.
+Attender::RowList Attender::NextTileRows(QueryRun run, int64_t t, int64_t tile) const {
+  const int64_t next = tile + 1;
+  if (next % kRunTiles != 0 && next < NumTiles(t)) return TileRows(t, next);
+  const bool more_tokens = kind_ == AttentionKind::kCsa && t + 1 < run.end;
+  return more_tokens ? TileRows(t + 1, tile / kRunTiles * kRunTiles) : RowList();
+}
+
+void Attender::Widen(const Item& it, AttendRowList rows) const {
+  const TraceSpan traced(context_.impl().trace, it.thread,
+                         {.task = TraceTask::kWiden,
+                          .first_query = it.query_begin,
+                          .num_queries = it.query_end - it.query_begin,
+                          .rows = rows.num_rows,
+                          .bytes = rows.num_rows * FormatOf(PoolKind::kRaw).row_bytes});
+  AttendWiden({.rows = rows, .kv = KvRows(it), .panel_rows = kMaxRunRows, .first_row = 0});
+}
+
+AttendRowList Attender::ShareOf(const Item& it, int64_t head_block, AttendRowList next) {
+  const auto end = [&](int64_t block) {
+    return next.num_rows * (block - it.heads.begin) / (it.heads.end - it.heads.begin);
+  };
+  const int64_t begin = end(head_block);
+  return {.rows = next.rows + begin, .num_rows = end(head_block + 1) - begin};
+}
+
+void Attender::Tile(const Item& it, int64_t t, int64_t head_block, RowRange widened, bool merge,
+                    AttendRowList next, const AttendPartial& out) const {
+  AttendTile({.q_t = TransposedQuery(it, t, head_block),
+              .kv = KvRows(it),
+              .panel_rows = kMaxRunRows,
+              .first_row = widened.begin,
+              .num_rows = widened.end - widened.begin,
+              .scores = reinterpret_cast<float*>(it.own + layout_.scores),
+              .out = out,
+              .merge = merge,
+              .next = ShareOf(it, head_block, next)});
+}
+
+// Tile `tile` of run `r` over widened rows [0, num_rows), merged into what the run has so far.
+void Attender::AddTile(const Item& it, int64_t t, int64_t tile, int64_t r, int64_t num_rows,
+                       AttendRowList next, const Partials& out) const {
+  const TraceTask task = kind_ == AttentionKind::kHca ? TraceTask::kShard : TraceTask::kSelected;
+  const TraceSpan traced(TraceFor(it), it.thread, TileTrace(task, t, tile, num_rows));
+  for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
+    Tile(it, t, b, {.begin = 0, .end = num_rows}, tile != r * kRunTiles, next,
+         out.at(t - it.query_begin, b));
+  }
+  if (RequestCounts* counts = CountsFor(it, t)) counts->compressed_rows += num_rows;
+}
+
+// The window tile of each token.
+void Attender::Window(const Item& it, QueryRun run, AttendRowList rows, AttendRowList next,
+                      const Partials& out) const {
+  Widen(it, rows);
   for (int64_t t = run.begin; t < run.end; ++t) {
     const int64_t window_rows = Query(t).window_rows;
     const int64_t window_end = Query(run.begin).window_rows + (t - run.begin);
     const TraceSpan traced(TraceFor(it), it.thread,
                            TileTrace(TraceTask::kWindow, t, -1, window_rows));
     for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
-      Tile(it, t, b, window_end - window_rows, window_rows, out.at(t - it.query_begin, b));
+      Tile(it, t, b, {.begin = window_end - window_rows, .end = window_end}, false,
+           t + 1 == run.end ? next : AttendRowList(), out.at(t - it.query_begin, b));
     }
     if (RequestCounts* counts = CountsFor(it, t)) CountWindow(t, *counts);
   }
@@ -262,25 +335,6 @@ void Attender::Tiles(const Item& it, QueryRun run, int64_t r, const Partials& ou
   }
 }
 
-// Tile `tile` of run `r` over widened rows [0, num_rows), merged into what the run has so far.
-void Attender::AddTile(const Item& it, int64_t t, int64_t tile, int64_t r, int64_t num_rows,
-                       const Partials& out) const {
-  const TraceTask task = kind_ == AttentionKind::kHca ? TraceTask::kShard : TraceTask::kSelected;
-  const TraceSpan traced(TraceFor(it), it.thread, TileTrace(task, t, tile, num_rows));
-  for (int64_t b = it.heads.begin; b < it.heads.end; ++b) {
-    const AttendPartial into = out.at(t - it.query_begin, b);
-    if (tile == r * kRunTiles) {
-      Tile(it, t, b, 0, num_rows, into);
-    } else {
-      const AttendPartial partial =
-          AttendPartialAt(reinterpret_cast<float*>(it.own + layout_.tile));
-      Tile(it, t, b, 0, num_rows, partial);
-      AttendMerge({.from = partial, .into = into});
-    }
-  }
-  if (RequestCounts* counts = CountsFor(it, t)) counts->compressed_rows += num_rows;
-}
-
 // Tokens of a request see the same shards, but for rows that an event of the step added: a shard is
 // widened once, for the token that sees most of it.
 void Attender::ShardTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
@@ -290,16 +344,14 @@ void Attender::ShardTiles(const Item& it, QueryRun run, int64_t r, const Partial
     for (int64_t t = run.end - 1; t >= run.begin; --t) {  // the last token sees most
       if (tile >= NumTiles(t)) continue;
       const HcaShard& shard = Shard(t, tile);
+      RowList next;
       if (shard.first_row != widened_first || shard.num_rows > widened_rows) {
-        const int32_t* pages = work_.main_pages.data() + shard.first_page;
-        WidenTile(it, shard.num_rows, [&](int64_t i) {
-          return MainRow(PoolKind::kHcaMain,
-                         int64_t{pages[i / kPageRows]} * kPageRows + i % kPageRows);
-        });
+        Widen(it, TileRows(t, tile).list());
         widened_first = shard.first_row;
         widened_rows = shard.num_rows;
+        next = NextTileRows(run, t, tile);
       }
-      AddTile(it, t, tile, r, shard.num_rows, out);
+      AddTile(it, t, tile, r, shard.num_rows, next.list(), out);
       if (RequestCounts* counts = CountsFor(it, t)) counts->shards += 1;
     }
   }
@@ -307,39 +359,14 @@ void Attender::ShardTiles(const Item& it, QueryRun run, int64_t r, const Partial
 
 // The selected rows of each token, best first: no two tokens need have any in common.
 void Attender::SelectedTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
-  const auto* selected_rows = PartOf<int32_t>(scratch_, layout_.selected_rows);
   for (int64_t t = run.begin; t < run.end; ++t) {
-    const int64_t num_selected = NumSelected(Query(t), index_topk_);
     const int64_t end_tile = std::min((r + 1) * kRunTiles, NumTiles(t));
     for (int64_t tile = r * kRunTiles; tile < end_tile; ++tile) {
-      const int64_t begin = tile * kAttendRows;
-      const int64_t num_rows = std::min(kAttendRows, num_selected - begin);
-      const int32_t* rows = selected_rows + t * index_topk_ + begin;
-      WidenTile(it, num_rows, [&](int64_t i) { return MainRow(PoolKind::kCsaMain, rows[i]); });
-      AddTile(it, t, tile, r, num_rows, out);
+      const RowList list = TileRows(t, tile);
+      Widen(it, list.list());
+      AddTile(it, t, tile, r, list.list().num_rows, NextTileRows(run, t, tile).list(), out);
     }
   }
-}
-
-template <typename RowOf>
-void Attender::WidenTile(const Item& it, int64_t num_rows, const RowOf& row_of) const {
-  std::array<const Bf16*, kAttendRows> rows{};
-  for (int64_t i = 0; i < num_rows; ++i) rows[static_cast<size_t>(i)] = row_of(i);
-  Widen(it, rows.data(), num_rows);
-}
-
-void Attender::Widen(const Item& it, const Bf16* const* rows, int64_t num_rows) const {
-  const TraceSpan traced(context_.impl().trace, it.thread,
-                         {.task = TraceTask::kWiden,
-                          .first_query = it.query_begin,
-                          .num_queries = it.query_end - it.query_begin,
-                          .rows = num_rows,
-                          .bytes = num_rows * FormatOf(PoolKind::kRaw).row_bytes});
-  AttendWiden({.rows = rows,
-               .num_rows = num_rows,
-               .kv = KvRows(it),
-               .panel_rows = kMaxRunRows,
-               .first_row = 0});
 }
 
 void Attender::Merge(const Item& it, int64_t t, const Partials& from, const Partials& into) const {

@@ -2,6 +2,7 @@
 #ifndef MILLIPEDE_LAYERS_ATTENDER_H_
 #define MILLIPEDE_LAYERS_ATTENDER_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,7 +19,8 @@ struct HeadBlocks {
   int64_t end = 0;
 };
 
-// What every item of one Attend call shares. Query block b is query tokens [8b, 8b + 8).
+// What every item of one Attend call shares. Query block b is query tokens [b * n, (b + 1) * n), n =
+// layout.block_tokens.
 class Attender {
  public:
   Attender(Context& context, const Plan& plan, const AttendInputs& inputs,
@@ -76,6 +78,17 @@ class Attender {
     int64_t end = 0;
   };
 
+  // Where the rows of a tile, or of the windows of a run, are.
+  class RowList {
+   public:
+    void Add(const Bf16* row) { rows_[static_cast<size_t>(num_rows_++)] = row; }
+    AttendRowList list() const { return {.rows = rows_.data(), .num_rows = num_rows_}; }
+
+   private:
+    std::array<const Bf16*, kAttendRows + kQueryBlock - 1> rows_{};
+    int64_t num_rows_ = 0;
+  };
+
   Item MakeItem(int64_t query_block, HeadBlocks heads, int thread) const;
   QueryRun RunFrom(int64_t begin, int64_t limit) const;
   template <typename Body>
@@ -100,18 +113,25 @@ class Attender {
   static TraceArgs ItemTrace(const Item& it);
   TraceArgs TileTrace(TraceTask task, int64_t t, int64_t index, int64_t num_rows) const;
 
-  void TransposeQueries(const Item& it, QueryRun run) const;
-  void Tile(const Item& it, int64_t t, int64_t head_block, int64_t first_row, int64_t num_rows,
-            const AttendPartial& out) const;
-  void Window(const Item& it, QueryRun run, const Partials& out) const;
-  void Tiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const;
+  RowList WindowRows(QueryRun run) const;
+  RowList TileRows(int64_t t, int64_t tile) const;  // none if the token has no such tile
+  RowList FirstRows(QueryRun run, int64_t r) const;
+  RowList NextTileRows(QueryRun run, int64_t t, int64_t tile) const;
+
+  // `next` are the rows to be widened next, asked for while the work at hand takes its time: by
+  // each head block of the item its share.
+  static AttendRowList ShareOf(const Item& it, int64_t head_block, AttendRowList next);
+  void TransposeQueries(const Item& it, QueryRun run, AttendRowList next) const;
+  void Widen(const Item& it, AttendRowList rows) const;
+  void Tile(const Item& it, int64_t t, int64_t head_block, RowRange widened, bool merge,
+            AttendRowList next, const AttendPartial& out) const;
   void AddTile(const Item& it, int64_t t, int64_t tile, int64_t r, int64_t num_rows,
-               const Partials& out) const;
+               AttendRowList next, const Partials& out) const;
+  void Window(const Item& it, QueryRun run, AttendRowList rows, AttendRowList next,
+              const Partials& out) const;
+  void Tiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const;
   void ShardTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const;
   void SelectedTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const;
-  template <typename RowOf>
-  void WidenTile(const Item& it, int64_t num_rows, const RowOf& row_of) const;
-  void Widen(const Item& it, const Bf16* const* rows, int64_t num_rows) const;
   void Merge(const Item& it, int64_t t, const Partials& from, const Partials& into) const;
   void Finish(const Item& it, QueryRun run, const Partials& total) const;
 

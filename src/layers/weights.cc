@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/large_pages.h"
 #include "geometry/tiles.h"
 #include "kernels/hc_pre.h"
 #include "kernels/pack_weights.h"
@@ -13,10 +14,14 @@ namespace {
 // `num_elements` of T from a multiple of kBufferAlignment; null if memory is short.
 template <typename T>
 std::shared_ptr<T[]> AllocateAligned(int64_t num_elements) {
-  const int64_t num_bytes =
-      RoundUp(num_elements * static_cast<int64_t>(sizeof(T)), kBufferAlignment);
-  void* memory = std::aligned_alloc(kBufferAlignment, static_cast<size_t>(num_bytes));
+  const int64_t element_bytes = num_elements * static_cast<int64_t>(sizeof(T));
+  // A step reads every weight once: large pages save the address translations.
+  const bool large = element_bytes >= kLargePageBytes;
+  const int64_t alignment = large ? kLargePageBytes : kBufferAlignment;
+  const auto num_bytes = static_cast<size_t>(RoundUp(element_bytes, alignment));
+  void* memory = std::aligned_alloc(static_cast<size_t>(alignment), num_bytes);
   if (memory == nullptr) return nullptr;
+  if (large) WishForLargePages(memory, num_bytes);
   return {static_cast<T*>(memory), [](T* to_free) { std::free(to_free); }};
 }
 

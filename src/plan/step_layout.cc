@@ -70,10 +70,14 @@ AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int64_
   const int64_t block_partial_bytes = kQueryBlock * num_head_blocks * kPartialBytes;
   Arena thread;
   AttendScratch layout;
+  // Tokens share the rows that are widened for their block, but for those that an indexer selected:
+  // these blocks are only as large as the threads need them.
+  if (kind == AttentionKind::kCsa) {
+    layout.block_tokens = std::clamp<int64_t>(CeilDiv(num_tokens, num_threads), 1, kQueryBlock);
+  }
   layout.kv_rows = thread.Take((kAttendRows + kQueryBlock - 1) * kHeadDim * kFloat);
   layout.q = thread.Take(kQueryBlock * num_head_blocks * kHeadDim * kHeadBlock * kFloat);
   layout.scores = thread.Take(kAttendRows * kHeadBlock * kFloat);
-  layout.tile = thread.Take(kPartialBytes);
   layout.run = thread.Take(block_partial_bytes);
   layout.total = thread.Take(block_partial_bytes);
   const bool selects = kind == AttentionKind::kCsa;
@@ -81,7 +85,8 @@ AttendScratch LayOutAttend(const ModelConfig& config, AttentionKind kind, int64_
   layout.per_thread_bytes = thread.end();
   Arena shared;
   layout.per_thread = shared.Take(num_threads * layout.per_thread_bytes);
-  layout.block_order = shared.Take(CeilDiv(num_tokens, kQueryBlock) * int64_t{sizeof(int32_t)});
+  layout.block_order =
+      shared.Take(CeilDiv(num_tokens, layout.block_tokens) * int64_t{sizeof(int32_t)});
   if (selects) layout.selected_rows = shared.Take(num_tokens * config.index_topk * kFloat);
   if (kind == AttentionKind::kHca && num_threads > 1) {
     layout.num_split_slots =

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "geometry/tiles.h"
 #include "millipede/config.h"
 
 namespace millipede {
@@ -66,11 +67,13 @@ inline constexpr int64_t kRunTiles = 8;
 int64_t MaxPartials(const ModelConfig& config, AttentionKind kind);
 
 struct AttendScratch {
+  // Consecutive query tokens that are worked on together, 1 to kQueryBlock.
+  int64_t block_tokens = kQueryBlock;
+
   // Within a thread's part. B head blocks of 16 heads.
   int64_t kv_rows = 0;  // f32 panels of [kAttendRows + kQueryBlock - 1, 512]
   int64_t q = 0;        // f32 [kQueryBlock, B, 512, kHeadBlock]
   int64_t scores = 0;   // f32 [kAttendRows, kHeadBlock]
-  int64_t tile = 0;     // a partial
   int64_t run = 0;      // [kQueryBlock, B] partials
   int64_t total = 0;    // [kQueryBlock, B] partials
   int64_t per_thread = 0;

@@ -62,8 +62,7 @@ inline Floats Widened(const std::vector<Bf16>& rows, int64_t panel_rows, int64_t
   Floats kv(static_cast<size_t>(panel_rows) * kDim);
   std::vector<const Bf16*> pointers;
   for (size_t r = 0; r * kDim < rows.size(); ++r) pointers.push_back(&rows[r * kDim]);
-  AttendWiden({.rows = pointers.data(),
-               .num_rows = static_cast<int64_t>(pointers.size()),
+  AttendWiden({.rows = {.rows = pointers.data(), .num_rows = static_cast<int64_t>(pointers.size())},
                .kv = kv.data(),
                .panel_rows = panel_rows,
                .first_row = first_row});
@@ -78,8 +77,8 @@ inline Floats TransposedQ(const std::vector<Bf16>& q, int64_t num_heads) {
 }
 
 // The tile over rows [first_row, first_row + num_rows) of `kv`, with scratch full of NaN.
-inline Partial RunTile(const Floats& q_t, const Floats& kv, int64_t first_row, int64_t num_rows) {
-  Partial partial;
+inline void RunTileInto(const Partial& partial, bool merge, const Floats& q_t, const Floats& kv,
+                        int64_t first_row, int64_t num_rows, AttendRowList next = {}) {
   Floats scores(static_cast<size_t>(kAttendRows) * kBlock);
   AttendTile({.q_t = q_t.data(),
               .kv = kv.data(),
@@ -87,7 +86,14 @@ inline Partial RunTile(const Floats& q_t, const Floats& kv, int64_t first_row, i
               .first_row = first_row,
               .num_rows = num_rows,
               .scores = scores.data(),
-              .out = partial.view});
+              .out = partial.view,
+              .merge = merge,
+              .next = next});
+}
+
+inline Partial RunTile(const Floats& q_t, const Floats& kv, int64_t first_row, int64_t num_rows) {
+  Partial partial;
+  RunTileInto(partial, false, q_t, kv, first_row, num_rows);
   return partial;
 }
 

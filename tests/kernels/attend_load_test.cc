@@ -42,8 +42,10 @@ TEST(AttendWiden, GathersScatteredUnalignedRows) {
     const std::vector<const Bf16*> rows = {&pool[7 * kDim + 3], &pool[1], &pool[7 * kDim + 3],
                                            &pool[4 * kDim + 5]};
     Floats kv(rows.size() * kDim);
-    AttendWiden(
-        {.rows = rows.data(), .num_rows = 4, .kv = kv.data(), .panel_rows = 4, .first_row = 0});
+    AttendWiden({.rows = {.rows = rows.data(), .num_rows = 4},
+                 .kv = kv.data(),
+                 .panel_rows = 4,
+                 .first_row = 0});
     for (size_t r = 0; r < rows.size(); ++r) {
       for (size_t i = 0; i < kDim; ++i) {
         ASSERT_EQ(kv[(i / 16 * 4 + r) * 16 + i % 16], Bf16ToFloat(rows[r][i]));

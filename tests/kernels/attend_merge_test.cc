@@ -134,6 +134,33 @@ TEST(AttendMerge, TilesMergeIntoTheWhole) {
   });
 }
 
+// A tile that merges into what came before it leaves the bits of a tile and AttendMerge; so it does
+// where nothing came before, where it has no rows, and where either side is NaN.
+TEST(AttendMerge, ATileThatMergesHasTheSameBits) {
+  const auto rows = RandomBf16(128, 8);
+  const auto q = RandomBf16(16, 9);
+  ForEachTarget(AttendTarget, [&] {
+    const Floats kv = Widened(rows, 129, 0);
+    const Floats q_t = TransposedQ(q, 16);
+    for (size_t i = 0; i < kDim; ++i) q_t[i * kBlock + 7] = kNan;
+    for (const int64_t num_rows : {0, 1, 33, 128}) {
+      Partial expected;
+      Randomize(expected, 10);
+      expected.view.max[2] = kMinusInfinity;
+      expected.view.sum[2] = 0.0F;
+      expected.view.max[4] = 1e30F;
+      expected.view.sum[5] = kNan;
+      Partial merged;
+      Copy(expected, merged);
+      AttendMerge({.from = RunTile(q_t, kv, 0, num_rows).view, .into = expected.view});
+      RunTileInto(merged, true, q_t, kv, 0, num_rows);
+      for (size_t head = 0; head < kBlock; ++head) {
+        ASSERT_TRUE(SameLane(merged.view, head, expected.view, head)) << num_rows << " rows";
+      }
+    }
+  });
+}
+
 struct Finished {
   std::vector<Bf16> heads;
   std::vector<float> log_sum_exp;

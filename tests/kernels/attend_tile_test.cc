@@ -107,6 +107,28 @@ TEST(AttendTile, ReadsOnlyItsRangeOfRows) {
   });
 }
 
+TEST(AttendTile, RowsThatAreNextLeaveNoTrace) {
+  const auto rows = RandomBf16(135, 10);
+  const auto q = RandomBf16(16, 11);
+  const std::vector<Bf16> nan_row(kDim, Bf16{0x7FC0});
+  const std::vector<const Bf16*> next(128, nan_row.data());
+  ForEachTarget(AttendTarget, [&] {
+    const Floats kv = Widened(rows, 135, 0);
+    const Floats q_t = TransposedQ(q, 16);
+    for (const int64_t num_rows : {0, 1, 17, 128}) {
+      const Partial alone = RunTile(q_t, kv, 0, num_rows);
+      for (const int64_t num_next : {1, 5, 128}) {
+        const Partial partial;
+        RunTileInto(partial, false, q_t, kv, 0, num_rows,
+                    {.rows = next.data(), .num_rows = num_next});
+        for (size_t head = 0; head < kBlock; ++head) {
+          ASSERT_TRUE(SameLane(partial.view, head, alone.view, head));
+        }
+      }
+    }
+  });
+}
+
 TEST(AttendTile, HeadBitsDependOnNeitherLaneNorOtherHeads) {
   const auto rows = RandomBf16(128, 8);
   const auto q = RandomBf16(16, 9);
