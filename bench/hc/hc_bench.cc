@@ -8,10 +8,12 @@
 #include <memory>
 #include <new>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "bench/machine/limits.h"
 #include "bench/machine/peaks.h"
+#include "bench/machine/random.h"
 #include "geometry/tiles.h"
 #include "kernels/hc_post.h"
 #include "kernels/hc_pre.h"
@@ -46,7 +48,8 @@ struct Tokens {
       : num_tokens(count),
         x(RandomFloats(count * kNumInputs)),
         x_out(RandomFloats(count * kNumInputs)),
-        fn(RandomFloats(PackedHcFnFloats(kNumInputs))),
+        own_fn(RandomFloats(PackedHcFnFloats(kNumInputs))),
+        fn(own_fn.get()),
         partials(RandomFloats(count * kPartialsOfToken)),
         coefficients(RandomFloats(count * kHcMixes)),
         mixed(static_cast<size_t>(count * kHidden)) {}
@@ -58,7 +61,8 @@ struct Tokens {
   int64_t num_tokens;
   Floats x;                 // [tokens, 4, hidden]
   Floats x_out;             // [tokens, 4, hidden]
-  Floats fn;                // packed
+  Floats own_fn;            // packed
+  const float* fn;          // what is used: own_fn, or weights elsewhere
   Floats partials;          // [tokens, 8, 32]
   Floats coefficients;      // [tokens, 24]
   std::vector<Bf16> mixed;  // [tokens, hidden]
@@ -73,7 +77,7 @@ class ProductTask final : public Task {
     const HcInputs inputs = HcInputRange(kNumInputs, range);
     HcPartial({.x = tokens_.x.get(),
                .x_stride = kNumInputs,
-               .packed_fn = tokens_.fn.get(),
+               .packed_fn = tokens_.fn,
                .begin = inputs.begin,
                .end = inputs.end,
                .partials = tokens_.partials.get() + range * kHcPartialFloats,
@@ -160,6 +164,33 @@ void BenchPre(benchmark::State& state, ThreadTeam& team) {
   state.counters["weight_GB/s"] = weight_bytes / Median(product_seconds) * 1e-9;
 }
 
+// Weights come from memory, as in a step of many layers.
+void BenchPreCold(benchmark::State& state, ThreadTeam& team) {
+  Tokens tokens(state.range(0));
+  const ProductTask product(tokens);
+  const MixTask mix(tokens);
+  static const BigBuffer buffer(0, [](size_t i) {
+    return (Mix(i) & 0x807FFFFFU) + 0x3F000000U;  // floats of magnitude 1/2 to 1
+  });
+  const std::span<const std::byte> weights = buffer.bytes();
+  const auto weight_bytes = static_cast<size_t>(PackedHcFnFloats(kNumInputs)) * sizeof(float);
+  const KernelWork work{2.0 * static_cast<double>(tokens.num_tokens * (kHcMixes + 1) * kNumInputs),
+                        static_cast<double>(weight_bytes), Arithmetic::kFma};
+  LimitSampler sampler(team, work, SampleMemory());
+  size_t offset = 0;
+  for (auto _ : state) {
+    tokens.fn = reinterpret_cast<const float*>(weights.data() + offset);
+    offset = offset + 2 * weight_bytes > weights.size() ? 0 : offset + weight_bytes;
+    team.ResetTotal();
+    team.Run(kHcInputRanges, product);
+    team.Run(tokens.num_tokens, mix);
+    const RegionTime time = team.total();
+    state.SetIterationTime(time.seconds);
+    sampler.Add(time);
+  }
+  Report(state, sampler, work);
+}
+
 void BenchPost(benchmark::State& state, ThreadTeam& team) {
   Tokens tokens(state.range(0));
   const PostTask task(tokens);
@@ -191,6 +222,7 @@ void RegisterHcBenches(ThreadTeam& team) {
         ->MinTime(0.02);
   };
   add("hc/pre", BenchPre);
+  add("hc/pre_cold", BenchPreCold);
   add("hc/post", BenchPost);
 }
 

@@ -16,7 +16,7 @@ template <typename T>
 std::shared_ptr<T[]> AllocateAligned(int64_t num_elements) {
   const int64_t element_bytes = num_elements * static_cast<int64_t>(sizeof(T));
   // A step reads every weight once: large pages save the address translations.
-  const bool large = element_bytes >= kLargePageBytes;
+  const bool large = element_bytes >= kLargePageBytes / 2;
   const int64_t alignment = large ? kLargePageBytes : kBufferAlignment;
   const auto num_bytes = static_cast<size_t>(RoundUp(element_bytes, alignment));
   void* memory = std::aligned_alloc(static_cast<size_t>(alignment), num_bytes);
