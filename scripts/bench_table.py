@@ -72,21 +72,43 @@ def fractions(benches):
     return table(["path", "median", "limit", "of limit", "by processor time", "target", "best public engine"], rows)
 
 
-def other_rows(benches):
+def other_rows(benches, threads):
     rows = []
-    for name, bench in benches.items():
-        if not name.startswith(("hc", "plan", "index/leaf")):
-            continue
-        value = bench.get("median_us", bench["real_time"])
-        extra = ", ".join(f"{key} {bench[key]:.2f}" for key in bench if key.endswith("_of_limit") or key == "of_limit")
-        rows.append([name, microseconds(value), extra])
-    return table(["what", "median", "of its limit"], rows)
+    for tokens in (1, 8, 64):
+        for title, name in (("hc_pre, weights cached", "hc/pre"), ("hc_pre, weights from memory", "hc/pre_cold"),
+                            ("hc_post", "hc/post")):
+            bench = benches[f"{name}/tokens:{tokens}"]
+            value = bench.get("median_us", bench["real_time"])
+            share = f"{bench['of_limit_cpu']:.2f} of {bench['label']}" if "of_limit_cpu" in bench else ""
+            wanted = {"hc/pre_cold": "0.85"}.get(name, "15 µs") if tokens == 1 else ""
+            rows.append([f"{title}, {tokens} token{'s' if tokens > 1 else ''}", microseconds(value), share, wanted])
+    leaf = benches["index/leaf/k:512"]["real_time"]
+    scored = benches["index/select/candidates:262144/queries:1"]["median_us"] * threads / 128
+    rows.append(["Top-512 of a leaf of 2,048 scores, and its merge", microseconds(leaf),
+                 f"{100 * leaf / scored:.1f} % of the indexer", "10 %"])
+    for kind in KINDS:
+        for step, title, wanted in (("64_of_16K_x8", "64 × 8 at 16K", "2 ms"), ("64_of_1M_x8", "64 × 8 at 1M", "15 ms"),
+                                    ("64_of_1M_x8_shuffled", "the same, pages in random order", "15 ms")):
+            value = benches[f"plan/{kind}/{step}"]["median_us"]
+            layer = benches.get(f"layer/{kind}/{step}")
+            share = f"{100 * value / layer['median_us']:.2f} % of one layer's step" if layer else ""
+            rows.append([f"plan, {kind}, {title}", microseconds(value), share, wanted + (", 1 %" if layer else "")])
+    return table(["what", "median", "share", "at most"], rows)
+
+
+def emptied(benches):
+    rows = []
+    for title, name, _, _ in ROWS:
+        if name.startswith("attention/"):
+            bench = benches[name]
+            rows.append([title, microseconds(bench["median_us"]), microseconds(bench["emptied_us"])])
+    return table(["path", "median", "with empty caches"], rows)
 
 
 def layers(benches):
     rows = []
     for kind in KINDS:
-        for step in ("mixed_x8", "million_x1", "64_of_16K_x8"):
+        for step in ("mixed_x8", "million_x1", "64_of_1K_x8", "64_of_16K_x8", "64_of_128K_x8"):
             name = f"layer/{kind}/{step}"
             if name not in benches:
                 continue
@@ -95,37 +117,24 @@ def layers(benches):
             total = sum(value for value, _ in regions)
             parts = ", ".join(f"{region} {100 * value / total:.0f} %" for value, region in regions[:6])
             rows.append([name[6:], microseconds(bench["median_us"]), f"{bench['tokens/s']:,.0f}",
-                         f"{100 * bench['outside']:.1f} %", parts])
-    return table(["layer and step", "median", "tokens/s", "outside its regions", "largest regions"], rows)
+                         f"{bench['resident_MiB']:,.0f} MiB", f"{100 * bench['outside']:.1f} %", parts])
+    return table(["layer and step", "median", "tokens/s", "resident", "outside its regions", "largest regions"], rows)
 
 
-def contexts(folder, benches):
+def contexts(benches, one):
     header = ["context"]
     for kind in KINDS:
-        header += [f"{kind} time", f"{kind} caches", f"{kind} resident"]
+        header += [f"{kind}", "1 thread", "resident"]
     rows, times = [], {kind: [] for kind in KINDS}
     for context in CONTEXTS:
         row = [f"{context:,}"]
         for kind in KINDS:
-            time = benches[f"layer/{kind}/context_{context}"]["median_us"]
-            memory = json.loads((folder / f"memory-{kind}-{context}.json").read_text())
-            times[kind].append(time)
-            pages = cache_bytes(kind, context)
-            resident = memory["peak_memory_bytes"] - memory["weight_bytes"]
-            row += [microseconds(time), f"{pages / 2**20:,.1f} MiB", f"{resident / 2**20:,.0f} MiB"]
+            name = f"layer/{kind}/context_{context}"
+            times[kind].append(benches[name]["median_us"])
+            row += [microseconds(benches[name]["median_us"]), microseconds(one[name]["median_us"]),
+                    f"{benches[name]['resident_MiB']:,.1f} MiB"]
         rows.append(row)
     return table(header, rows), times
-
-
-def cache_bytes(kind, tokens):
-    """Bytes of the pages of one request in one layer."""
-    page = 32 * 1024
-    if kind == "swa":
-        return 4 * page
-    if kind == "hca":
-        return 4 * page + 16 * 8 * 4096 + -(-(tokens // 128) // 32) * page
-    pages = -(-(tokens // 4) // 32)
-    return 4 * page + 4 * 2 * 8192 + 4 * 2 * 2048 + pages * (page + 32 * 128 + 32 * 4)
 
 
 def plot(times):
@@ -198,14 +207,15 @@ def machine(context):
 def main():
     folder, mode = pathlib.Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
     context, benches = load(folder / "all.json")
-    print(machine(context), fractions(benches), other_rows(benches), layers(benches), sep="\n\n")
+    threads = int(context["threads"])
+    print(machine(context), fractions(benches), emptied(benches), other_rows(benches, threads), layers(benches), sep="\n\n")
     if mode == "--quick":
         return
-    context_table, times = contexts(folder, benches)
-    print("", context_table, fits(times), stacks(folder), sep="\n\n")
+    _, one = load(folder / "one.json")
+    context_table, times = contexts(benches, one)
+    print("", fractions(one), layers(one), context_table, fits(times), stacks(folder), sep="\n\n")
     if mode != "--write":
         return
-    _, one = load(folder / "one.json")
     notes = pathlib.Path("docs/performance_notes.md").read_text()
     text = f"""# Performance
 
@@ -219,9 +229,15 @@ of the pairs' ratios by the clock, and `by processor time` the same by what the 
 their cores, which is what remains comparable while other programs run. Data is random and larger than
 the caches where real data is. The last column was reached on another machine of two cores.
 
-## Hot paths, {context['threads']} threads
+## Hot paths, {threads} threads
 
 {fractions(benches)}
+
+Measuring the limits empties the caches. Attention is called once before it is timed, so that its
+scratch and queries are where the stages before it leave them; its rows come from memory either way.
+That first call's median:
+
+{emptied(benches)}
 
 ## Hot paths, 1 thread
 
@@ -229,25 +245,32 @@ the caches where real data is. The last column was reached on another machine of
 
 ## Small parts, and plans
 
-Plans are of 64 requests with 8 new tokens each.
-
-{other_rows(benches)}
+{other_rows(benches, threads)}
 
 ## Layers
 
 `mixed_x8` is four requests of 16K, 16K, 128K and 512K tokens with 8 new ones each, `million_x1` one
-request with the last token of a million.
+request with the last token of a million, `64_of_1K_x8` 64 requests of 1K tokens with 8 new ones each.
+Resident is what the step adds to the process: pages, plan, workspace, overlay, input and output, all
+but the weights.
+
+{threads} threads:
 
 {layers(benches)}
 
+1 thread:
+
+{layers(one)}
+
 ## Time and memory by context
 
-One layer, one request, one token. Resident memory is the peak of a process that makes the layer and
-the caches and decodes, without the packed weights.
+One layer, one request, one token; {threads} threads and 1.
 
 ![Time of a layer by context](performance.svg)
 
 {context_table}
+
+Of the times on {threads} threads:
 
 {fits(times)}
 

@@ -102,8 +102,10 @@ PoolView Batch::MakePool(PoolKind pool, int32_t num_pages) {
   const int64_t page_bytes = FormatOf(pool).page_bytes();
   MappedMemory& memory =
       memory_.emplace_back(Get(MappedMemory::Map(page_bytes * num_pages, "pool")));
-  // As an engine does that fills its pools.
-  WishForLargePages(memory.data(), static_cast<size_t>(memory.num_bytes()));
+  // As an engine does that fills its pools; of a small one, large pages would only take memory.
+  if (memory.num_bytes() >= 16 * kLargePageBytes) {
+    WishForLargePages(memory.data(), static_cast<size_t>(memory.num_bytes()));
+  }
   for (size_t i = 0; i < static_cast<size_t>(page_bytes * num_pages) / sizeof(uint32_t); ++i) {
     const uint32_t word = RandomWord(pool, i);
     std::memcpy(memory.data() + i * sizeof(word), &word, sizeof(word));

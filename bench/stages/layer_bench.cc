@@ -1,10 +1,12 @@
 #include "bench/stages/layer_bench.h"
 
 #include <benchmark/benchmark.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -25,7 +27,15 @@ struct StepShape {
 
 StepShape Mixed() { return {{16'384, 16'384, 131'072, 524'288}, 8}; }
 StepShape Million() { return {{kMaxContextTokens - 1}, 1}; }
-StepShape Many() { return {std::vector<int64_t>(64, 16'384), 8}; }
+StepShape Many(int64_t start) { return {std::vector<int64_t>(64, start), 8}; }
+
+double ResidentMebibytes() {
+  std::ifstream statm("/proc/self/statm");
+  double total = 0;
+  double resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20);
+}
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -47,14 +57,16 @@ struct Rope {
   RopeRows rows;
 };
 
-// A layer's run, rerun on one plan. Counters: milliseconds of each of its regions, and the share of
-// the run that lies outside of all of them.
+// A layer's run, rerun on one plan. Counters: microseconds of each of its regions, the share of the
+// run that lies outside of all of them, and the memory that the step needs resident: pages, plan,
+// workspace, overlay, input and output, all but the weights.
 void BenchLayer(benchmark::State& state, ThreadTeam& team, AttentionKind kind,
                 const StepShape& shape) {
-  Batch batch(kind, shape.starts, shape.num_tokens);
-  const ModelConfig& config = batch.config();
+  const ModelConfig config = ModelConfig::Flash();
   const Layer layer =
       Get(Layer::Create(config, kind, fixtures::MakeLayerFixture(config, kind, 1).views()));
+  const double resident_before = ResidentMebibytes();
+  Batch batch(kind, shape.starts, shape.num_tokens);
   const Plan plan = batch.MakePlan();
   const int64_t num_tokens = plan.num_tokens();
   const Rope rope(num_tokens);
@@ -93,6 +105,7 @@ void BenchLayer(benchmark::State& state, ThreadTeam& team, AttentionKind kind,
     outside.push_back(1 - (parts - parts_before) / seconds.back());
     parts_before = parts;
   }
+  state.counters["resident_MiB"] = ResidentMebibytes() - resident_before;
   state.counters["median_us"] = Median(seconds) * 1e6;
   state.counters["outside"] = Median(outside);
   state.counters["tokens/s"] = static_cast<double>(num_tokens) / Median(seconds);
@@ -134,7 +147,9 @@ void RegisterLayerBenches(ThreadTeam& team) {
     };
     add("mixed_x8", Mixed());
     add("million_x1", Million());
-    add("64_of_16K_x8", Many());
+    add("64_of_1K_x8", Many(1024));
+    add("64_of_16K_x8", Many(16'384));
+    add("64_of_128K_x8", Many(131'072));
     for (int64_t context = 1024; context <= kMaxContextTokens; context *= 2) {
       add(("context_" + std::to_string(context)).c_str(), {{context - 1}, 1});
     }

@@ -1,5 +1,6 @@
 // Moving a layer's accepted rows from its overlay into its rings.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "geometry/rings.h"
@@ -96,18 +97,20 @@ Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, in
 
   const PackedWork& work = plan.work();
   const TraceCall traced(context, "commit", plan.kind(), layer_index, &work);
-  std::vector<RingWrites> rings;
-  rings.push_back({PoolKind::kRaw, pools.raw, &QueryToken::raw_write_row,
-                   reinterpret_cast<const std::byte*>(OverlayKv(plan, overlay).data)});
+  std::array<RingWrites, 3> all_rings;
+  size_t num_rings = 0;
+  all_rings[num_rings++] = {PoolKind::kRaw, pools.raw, &QueryToken::raw_write_row,
+                            reinterpret_cast<const std::byte*>(OverlayKv(plan, overlay).data)};
   if (plan.kind() != AttentionKind::kSwa) {
-    rings.push_back({state_kind, pools.state, &QueryToken::state_write_row,
-                     reinterpret_cast<const std::byte*>(OverlayState(plan, overlay).data)});
+    all_rings[num_rings++] = {state_kind, pools.state, &QueryToken::state_write_row,
+                              reinterpret_cast<const std::byte*>(OverlayState(plan, overlay).data)};
   }
   if (csa) {
-    rings.push_back({PoolKind::kCsaInnerState, pools.inner_state,
-                     &QueryToken::inner_state_write_row,
-                     reinterpret_cast<const std::byte*>(OverlayInnerState(plan, overlay).data)});
+    all_rings[num_rings++] = {
+        PoolKind::kCsaInnerState, pools.inner_state, &QueryToken::inner_state_write_row,
+        reinterpret_cast<const std::byte*>(OverlayInnerState(plan, overlay).data)};
   }
+  const std::span<const RingWrites> rings(all_rings.data(), num_rings);
   const auto num_requests = static_cast<int64_t>(work.requests.size());
   ReserveRequestCounts(context, num_requests);
   ParallelFor(context, "commit", num_requests, [&](int64_t r, int thread) {
