@@ -6,8 +6,8 @@
 // any memory of at least StageScratchBytes(config, T, threads) bytes, 64-byte aligned
 // (kBufferTooSmall); its content means nothing before or after. Stages that take a plan check its
 // pages, not the order of calls: behind the plan's commit, a row it names may be a newer one. Every
-// product sums in one order
-// whatever T is, so a token's values do not depend on the batch it came in.
+// product sums in one order whatever T is, so a token's values do not depend on the batch it came
+// in.
 #ifndef MILLIPEDE_STAGES_H_
 #define MILLIPEDE_STAGES_H_
 
