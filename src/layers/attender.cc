@@ -276,12 +276,14 @@ void Attender::Widen(const Item& it, AttendRowList rows) const {
   AttendWiden({.rows = rows, .kv = KvRows(it), .panel_rows = kMaxRunRows, .first_row = 0});
 }
 
+// Items of other head blocks ask for the shares in another order: what one has brought, the other
+// need not fetch from memory.
 AttendRowList Attender::ShareOf(const Item& it, int64_t head_block, AttendRowList next) {
-  const auto end = [&](int64_t block) {
-    return next.num_rows * (block - it.heads.begin) / (it.heads.end - it.heads.begin);
-  };
-  const int64_t begin = end(head_block);
-  return {.rows = next.rows + begin, .num_rows = end(head_block + 1) - begin};
+  const int64_t num_shares = it.heads.end - it.heads.begin;
+  const int64_t share = (head_block - it.heads.begin + it.heads.begin / num_shares) % num_shares;
+  const int64_t begin = next.num_rows * share / num_shares;
+  const int64_t end = next.num_rows * (share + 1) / num_shares;
+  return {.rows = next.rows + begin, .num_rows = end - begin};
 }
 
 void Attender::Tile(const Item& it, int64_t t, int64_t head_block, RowRange widened, bool merge,
