@@ -90,9 +90,10 @@ class Request {
 
   // Another request that holds the first `position` tokens of this one: its present length, one
   // token less, or the length of a mark (one of this request that lives, and that it was not
-  // rewound past). Pages are copied and shared as by Mark, and the errors are the same, but that a
-  // live plan does not matter at a mark. Any other position is refused with kInvalidArgument naming
-  // the nearest mark; one token less needs its rows as Rewind does, kRangeMissingRows.
+  // rewound past; of several the first made). Pages are copied and shared as by Mark, and the
+  // errors are the same, but that a live plan does not matter at a mark. Any other position is
+  // refused with kInvalidArgument naming the nearest mark; one token less needs its rows as Rewind
+  // does, kRangeMissingRows.
   Result<Request> Fork(int64_t position, const RequestPools& pools) const;
 
   // Tokens committed for the kind; 0 for a kind whose spaces were not given.

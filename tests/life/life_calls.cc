@@ -89,6 +89,7 @@ void LifeWorld::MakeMark(const Op& op) {
   mark.plain = holder.plain;
   mark.begins = holder.begins;
   mark.branch = branches_[static_cast<size_t>(op.slot)];
+  mark.made = num_marks_made_++;
   Expect(mark.mark->position() == mark.plain.position, "a mark's position");
   CheckHolder(holder, 0);
 }
@@ -104,7 +105,8 @@ void LifeWorld::Fork(const Op& op) {
   const Holder* source = op.value == 0 ? &parent : nullptr;
   for (const Holder& mark : marks_) {
     const bool of_this = mark.branch == branches_[static_cast<size_t>(op.slot)];
-    if (source == nullptr && of_this && mark.plain.position == position) source = &mark;
+    if (op.value == 0 || !of_this || mark.plain.position != position) continue;
+    if (source == nullptr || mark.made < source->made) source = &mark;
   }
   if (source == nullptr && op.value == 1 && position >= 0) {
     bool can_start = true;

@@ -41,6 +41,7 @@ struct Holder {
   PlainRequest plain;
   std::vector<RingBegins> begins;  // [kinds]
   uint64_t branch = 0;             // of a mark: the request it is a length of, 0 for none
+  uint64_t made = 0;               // of a mark: marks made before it
 
   bool empty() const { return !request && !raw && !mark; }
 };
@@ -131,6 +132,7 @@ class LifeWorld {
   std::array<Holder, kNumMarks> marks_;
   std::array<uint64_t, kNumSlots> branches_{};  // tells a slot's request from those before it
   uint64_t next_branch_ = 1;
+  uint64_t num_marks_made_ = 0;
   std::optional<RawRequest> stale_;
   std::vector<std::byte> workspace_;
   std::map<std::pair<size_t, int>, std::vector<std::byte>> overlays_;

@@ -331,6 +331,25 @@ TEST_F(Sharing, AMarkThatIsGoneIsNotFound) {
   EXPECT_EQ(parent.state()->marks.size(), 1U);
 }
 
+// The first has rows that the other's request had lost when it came back to that length.
+TEST_F(Sharing, OfMarksOfOneLengthTheFirstServes) {
+  Request parent = Decoded(100, 1);
+  const auto first = parent.Mark(pools());
+  ASSERT_TRUE(Advance(parent, 101, 2));
+  ASSERT_TRUE(parent.Rewind(100));
+  const auto second = parent.Mark(pools());
+  ASSERT_TRUE(Advance(parent, 101, 3));
+  ASSERT_TRUE(first && second);
+  const auto state_begin = [](const Request& request) {
+    return request.pages(AttentionKind::kCsa).state.valid.begin;
+  };
+  EXPECT_EQ(state_begin(std::move(*first->Fork(pools()))), 92);
+  EXPECT_EQ(state_begin(std::move(*second->Fork(pools()))), 93);
+  const Request child = std::move(*parent.Fork(100, pools()));
+  EXPECT_EQ(state_begin(child), 92);
+  ExpectRows(child, 1);
+}
+
 // What a request decodes after a rewind need not be what it had decoded when the mark was taken.
 TEST_F(Sharing, AMarkBehindARewindIsNoLengthOfTheRequest) {
   Request parent = Decoded(100, 1);
