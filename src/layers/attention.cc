@@ -31,17 +31,20 @@ BlockOrder OrderBlocks(const Attender& attender, int num_threads, int64_t num_sp
     blocks[i] = static_cast<int32_t>(i);
     num_tiles += attender.NumTilesOf(blocks[i]);
   }
-  std::sort(blocks.begin(), blocks.end(), [&](int32_t a, int32_t b) {
-    const int64_t tiles_a = attender.NumTilesOf(a);
-    const int64_t tiles_b = attender.NumTilesOf(b);
-    return tiles_a != tiles_b ? tiles_a > tiles_b : a < b;
-  });
-  const auto whole = std::stable_partition(blocks.begin(), blocks.end(), [&](int32_t block) {
+  const auto is_split = [&](int32_t block) {
     constexpr int64_t kBlocksPerThread = 4;
     constexpr int64_t kMinParts = 3;  // the window and two runs
     return num_split_slots > 0 && attender.NumPartsOf(block) >= kMinParts &&
            attender.NumTilesOf(block) * num_threads * kBlocksPerThread > num_tiles;
-  });
+  };
+  const auto whole = std::partition(blocks.begin(), blocks.end(), is_split);
+  const auto more_tiles = [&](int32_t a, int32_t b) {
+    const int64_t tiles_a = attender.NumTilesOf(a);
+    const int64_t tiles_b = attender.NumTilesOf(b);
+    return tiles_a != tiles_b ? tiles_a > tiles_b : a < b;
+  };
+  std::sort(blocks.begin(), whole, more_tiles);
+  std::sort(whole, blocks.end(), more_tiles);
   const auto num_split = static_cast<size_t>(whole - blocks.begin());
   return {blocks.first(num_split), blocks.subspan(num_split)};
 }
