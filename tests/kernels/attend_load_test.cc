@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/attend_cases.h"
-#include "kernels/attend_targets.h"
+#include "kernels/targets.h"
 
 namespace millipede {
 namespace {

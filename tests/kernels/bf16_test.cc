@@ -46,7 +46,7 @@ HWY_AFTER_NAMESPACE();
 #include <vector>
 
 #include "base/bf16.h"
-#include "kernels/attend_targets.h"
+#include "kernels/targets.h"
 
 namespace millipede {
 namespace {

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/attend_targets.h"
 #include "kernels/row_data.h"
+#include "kernels/targets.h"
 
 namespace millipede {
 namespace {

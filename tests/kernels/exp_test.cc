@@ -37,7 +37,7 @@ HWY_AFTER_NAMESPACE();
 #include <limits>
 #include <vector>
 
-#include "kernels/attend_targets.h"
+#include "kernels/targets.h"
 
 namespace millipede {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/bf16.h"
-#include "kernels/attend_targets.h"
 #include "kernels/row_data.h"
+#include "kernels/targets.h"
 #include "millipede/config.h"
 #include "millipede/rope.h"
 

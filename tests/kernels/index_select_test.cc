@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/attend_targets.h"
 #include "kernels/row_data.h"
+#include "kernels/targets.h"
 
 namespace millipede {
 namespace {

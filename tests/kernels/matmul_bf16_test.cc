@@ -13,9 +13,8 @@
 #include "base/bf16.h"
 #include "geometry/tiles.h"
 #include "hwy/aligned_allocator.h"
-#include "hwy/targets.h"
 #include "kernels/pack_weights.h"
-#include "tests/kernels/targets.h"
+#include "kernels/targets.h"
 
 namespace millipede {
 namespace {
@@ -134,61 +133,58 @@ class Product {
   hwy::AlignedFreeUniquePtr<float[]> scratch_;
 };
 
-class MatmulBf16Test : public OnEveryTarget {};
-
-TEST_P(MatmulBf16Test, RunsOnTheForcedTarget) {
-  EXPECT_STREQ(MatmulBf16TargetName(), hwy::TargetName(GetParam()));
-}
-
-TEST_P(MatmulBf16Test, EqualsTheChainInPlainCpp) {
-  for (const int64_t num_inputs : {1, 2, 31, 64, 511, 512, 513, 1024, 1536}) {
-    for (const int64_t num_outputs : {1, 15, 16, 17, 33, 64, 512}) {
-      const int64_t num_rows = 1 + (num_inputs * 5 + num_outputs) % 9;
-      SCOPED_TRACE(testing::Message()
-                   << num_rows << " rows, " << num_inputs << " to " << num_outputs);
-      Product product(num_rows, num_inputs, num_outputs, 1);
-      const int64_t num_panels = NumPanels(num_outputs);
-      ASSERT_EQ(product.Run(0, num_rows, 0, num_panels),
-                product.Expected(0, num_rows, 0, num_panels, IsFused(GetParam())));
+TEST(MatmulBf16Test, EqualsTheChainInPlainCpp) {
+  ForEachTarget(MatmulBf16TargetName, [] {
+    for (const int64_t num_inputs : {1, 2, 31, 64, 511, 512, 513, 1024, 1536}) {
+      for (const int64_t num_outputs : {1, 15, 16, 17, 33, 64, 512}) {
+        const int64_t num_rows = 1 + (num_inputs * 5 + num_outputs) % 9;
+        SCOPED_TRACE(testing::Message()
+                     << num_rows << " rows, " << num_inputs << " to " << num_outputs);
+        Product product(num_rows, num_inputs, num_outputs, 1);
+        const int64_t num_panels = NumPanels(num_outputs);
+        ASSERT_EQ(product.Run(0, num_rows, 0, num_panels),
+                  product.Expected(0, num_rows, 0, num_panels, IsFused()));
+      }
     }
-  }
+  });
 }
 
-TEST_P(MatmulBf16Test, EveryPanelRange) {
-  constexpr int64_t kOutputs = 7 * kPanelOutputs - 3;
-  Product product(3, 515, kOutputs, 2);
-  for (int64_t begin = 0; begin < 7; ++begin) {
-    for (int64_t end = begin + 1; end <= 7; ++end) {
-      SCOPED_TRACE(testing::Message() << "panels " << begin << " to " << end);
-      ASSERT_EQ(product.Run(0, 3, begin, end),
-                product.Expected(0, 3, begin, end, IsFused(GetParam())));
+TEST(MatmulBf16Test, EveryPanelRange) {
+  ForEachTarget(MatmulBf16TargetName, [] {
+    constexpr int64_t kOutputs = 7 * kPanelOutputs - 3;
+    Product product(3, 515, kOutputs, 2);
+    for (int64_t begin = 0; begin < 7; ++begin) {
+      for (int64_t end = begin + 1; end <= 7; ++end) {
+        SCOPED_TRACE(testing::Message() << "panels " << begin << " to " << end);
+        ASSERT_EQ(product.Run(0, 3, begin, end), product.Expected(0, 3, begin, end, IsFused()));
+      }
     }
-  }
+  });
 }
 
-TEST_P(MatmulBf16Test, RowsHaveTheSameBitsAloneAndTogether) {
-  constexpr int64_t kOutputs = 5 * kPanelOutputs - 1;
-  Product product(kTileRows, 1027, kOutputs, 3);
-  const int64_t stride = product.out_stride(0, 5);
-  const auto row_of = [stride](const std::vector<uint32_t>& out, int64_t row) {
-    const auto begin = out.begin() + (row + 1) * stride;
-    return std::vector<uint32_t>(begin, begin + stride);
-  };
-  std::vector<std::vector<uint32_t>> alone;
-  for (int64_t row = 0; row < kTileRows; ++row) {
-    alone.push_back(row_of(product.Run(row, row + 1, 0, 5), 0));
-  }
-  for (int64_t num_rows = 1; num_rows <= kTileRows; ++num_rows) {
-    const int64_t first = kTileRows - num_rows;
-    const std::vector<uint32_t> together = product.Run(first, kTileRows, 0, 5);
-    for (int64_t row = 0; row < num_rows; ++row) {
-      ASSERT_EQ(row_of(together, row), alone[static_cast<size_t>(first + row)])
-          << num_rows << " rows, row " << row;
+TEST(MatmulBf16Test, RowsHaveTheSameBitsAloneAndTogether) {
+  ForEachTarget(MatmulBf16TargetName, [] {
+    constexpr int64_t kOutputs = 5 * kPanelOutputs - 1;
+    Product product(kTileRows, 1027, kOutputs, 3);
+    const int64_t stride = product.out_stride(0, 5);
+    const auto row_of = [stride](const std::vector<uint32_t>& out, int64_t row) {
+      const auto begin = out.begin() + (row + 1) * stride;
+      return std::vector<uint32_t>(begin, begin + stride);
+    };
+    std::vector<std::vector<uint32_t>> alone;
+    for (int64_t row = 0; row < kTileRows; ++row) {
+      alone.push_back(row_of(product.Run(row, row + 1, 0, 5), 0));
     }
-  }
+    for (int64_t num_rows = 1; num_rows <= kTileRows; ++num_rows) {
+      const int64_t first = kTileRows - num_rows;
+      const std::vector<uint32_t> together = product.Run(first, kTileRows, 0, 5);
+      for (int64_t row = 0; row < num_rows; ++row) {
+        ASSERT_EQ(row_of(together, row), alone[static_cast<size_t>(first + row)])
+            << num_rows << " rows, row " << row;
+      }
+    }
+  });
 }
-
-INSTANTIATE_TEST_SUITE_P(Targets, MatmulBf16Test, AllTargets(), TargetTestName);
 
 }  // namespace
 }  // namespace millipede

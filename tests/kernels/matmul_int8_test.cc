@@ -11,7 +11,7 @@
 #include "geometry/tiles.h"
 #include "hwy/aligned_allocator.h"
 #include "kernels/pack_weights.h"
-#include "tests/kernels/targets.h"
+#include "kernels/targets.h"
 
 namespace millipede {
 namespace {
@@ -107,52 +107,53 @@ Source Constant(int8_t value) {
   return [value] { return value; };
 }
 
-class MatmulInt8Test : public OnEveryTarget {};
-
-TEST_P(MatmulInt8Test, RunsOnTheForcedTarget) {
-  EXPECT_STREQ(MatmulInt8TargetName(), hwy::TargetName(GetParam()));
-}
-
-TEST_P(MatmulInt8Test, IsExactOnRandomValues) {
-  for (const int64_t num_inputs : {1, 2, 31, 64, 511, 512, 513, 1024, 1536}) {
-    for (const int64_t num_outputs : {1, 15, 16, 17, 33, 64, 512}) {
-      const int64_t num_rows = 1 + (num_inputs * 5 + num_outputs) % 9;
-      SCOPED_TRACE(testing::Message()
-                   << num_rows << " rows, " << num_inputs << " to " << num_outputs);
-      Product product(num_rows, num_inputs, num_outputs, RandomInt8(1), RandomInt8(2));
-      const int64_t num_panels = NumPanels(num_outputs);
-      ASSERT_EQ(product.Run(num_rows, 0, num_panels), product.Expected(num_rows, 0, num_panels));
+TEST(MatmulInt8Test, IsExactOnRandomValues) {
+  ForEachTarget(MatmulInt8TargetName, [] {
+    for (const int64_t num_inputs : {1, 2, 31, 64, 511, 512, 513, 1024, 1536}) {
+      for (const int64_t num_outputs : {1, 15, 16, 17, 33, 64, 512}) {
+        const int64_t num_rows = 1 + (num_inputs * 5 + num_outputs) % 9;
+        SCOPED_TRACE(testing::Message()
+                     << num_rows << " rows, " << num_inputs << " to " << num_outputs);
+        Product product(num_rows, num_inputs, num_outputs, RandomInt8(1), RandomInt8(2));
+        const int64_t num_panels = NumPanels(num_outputs);
+        ASSERT_EQ(product.Run(num_rows, 0, num_panels), product.Expected(num_rows, 0, num_panels));
+      }
     }
-  }
+  });
 }
 
-TEST_P(MatmulInt8Test, IsExactAtTheExtremes) {
-  for (const auto& [x, weight] : {std::pair{-128, -128}, {127, 127}, {-128, 127}, {127, -128}}) {
-    // The longest sums that an int32 holds.
-    Product product(2, 131071, 17, Constant(static_cast<int8_t>(x)),
-                    Constant(static_cast<int8_t>(weight)));
-    ASSERT_EQ(product.Run(2, 0, 2), product.Expected(2, 0, 2)) << x << " times " << weight;
-  }
-}
-
-TEST_P(MatmulInt8Test, EveryNumberOfRows) {
-  Product product(kTileRows, 1027, 5 * kPanelOutputs - 1, RandomInt8(3), RandomInt8(4));
-  for (int64_t num_rows = 1; num_rows <= kTileRows; ++num_rows) {
-    ASSERT_EQ(product.Run(num_rows, 0, 5), product.Expected(num_rows, 0, 5)) << num_rows << " rows";
-  }
-}
-
-TEST_P(MatmulInt8Test, EveryPanelRange) {
-  Product product(3, 515, 7 * kPanelOutputs - 3, RandomInt8(5), RandomInt8(6));
-  for (int64_t begin = 0; begin < 7; ++begin) {
-    for (int64_t end = begin + 1; end <= 7; ++end) {
-      ASSERT_EQ(product.Run(3, begin, end), product.Expected(3, begin, end))
-          << "panels " << begin << " to " << end;
+TEST(MatmulInt8Test, IsExactAtTheExtremes) {
+  ForEachTarget(MatmulInt8TargetName, [] {
+    for (const auto& [x, weight] : {std::pair{-128, -128}, {127, 127}, {-128, 127}, {127, -128}}) {
+      // The longest sums that an int32 holds.
+      Product product(2, 131071, 17, Constant(static_cast<int8_t>(x)),
+                      Constant(static_cast<int8_t>(weight)));
+      ASSERT_EQ(product.Run(2, 0, 2), product.Expected(2, 0, 2)) << x << " times " << weight;
     }
-  }
+  });
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, MatmulInt8Test, AllTargets(), TargetTestName);
+TEST(MatmulInt8Test, EveryNumberOfRows) {
+  ForEachTarget(MatmulInt8TargetName, [] {
+    Product product(kTileRows, 1027, 5 * kPanelOutputs - 1, RandomInt8(3), RandomInt8(4));
+    for (int64_t num_rows = 1; num_rows <= kTileRows; ++num_rows) {
+      ASSERT_EQ(product.Run(num_rows, 0, 5), product.Expected(num_rows, 0, 5))
+          << num_rows << " rows";
+    }
+  });
+}
+
+TEST(MatmulInt8Test, EveryPanelRange) {
+  ForEachTarget(MatmulInt8TargetName, [] {
+    Product product(3, 515, 7 * kPanelOutputs - 3, RandomInt8(5), RandomInt8(6));
+    for (int64_t begin = 0; begin < 7; ++begin) {
+      for (int64_t end = begin + 1; end <= 7; ++end) {
+        ASSERT_EQ(product.Run(3, begin, end), product.Expected(3, begin, end))
+            << "panels " << begin << " to " << end;
+      }
+    }
+  });
+}
 
 }  // namespace
 }  // namespace millipede

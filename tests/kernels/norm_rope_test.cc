@@ -30,8 +30,8 @@ HWY_AFTER_NAMESPACE();
 #include <random>
 #include <vector>
 
-#include "kernels/attend_targets.h"
 #include "kernels/row_data.h"
+#include "kernels/targets.h"
 
 namespace millipede {
 namespace {
