@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -49,21 +50,29 @@ int main(int argc, char** argv) {
   CLI::App app(
       "Runs random histories of requests against a model that decodes one token at a time, bit for "
       "bit.");
-  uint64_t seed = 1;
+  int64_t seed = 1;
   int64_t num_steps = 1000;
   int64_t history_steps = 120;
   std::vector<std::string> kind_names;
   std::string plant_name = "none";
-  app.add_option("--seed", seed, "seed of the first history; the next ones count on");
-  app.add_option("--steps", num_steps, "steps in all histories together")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--history", history_steps, "steps of each history")->check(CLI::PositiveNumber);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const CLI::Range positive(int64_t{1}, kMost);
+  app.add_option("--seed", seed, "seed of the first history; the next ones count on")
+      ->check(CLI::Range(int64_t{0}, kMost));
+  app.add_option("--steps", num_steps, "steps in all histories together")->check(positive);
+  app.add_option("--history", history_steps, "steps of each history")->check(positive);
   app.add_option("--kinds", kind_names, "kinds of layers; default: as each seed has it")
       ->delimiter(',')
       ->check(CLI::IsMember({"swa", "hca", "csa"}));
   app.add_option("--plant", plant_name, "a fault put in on purpose, to see that it is found")
       ->check(CLI::IsMember({"none", "byte", "copy"}));
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    fmt::print(stderr, "random_life: {}\n", error.what());
+    return 2;
+  }
   ::testing::InitGoogleTest();
   std::vector<AttentionKind> kinds;
   for (const AttentionKind kind : {AttentionKind::kSwa, AttentionKind::kHca, AttentionKind::kCsa}) {
@@ -71,5 +80,5 @@ int main(int argc, char** argv) {
   }
   const std::map<std::string, Plant> plants = {
       {"none", Plant::kNone}, {"byte", Plant::kByte}, {"copy", Plant::kCopy}};
-  return Run(seed, num_steps, history_steps, kinds, plants.at(plant_name));
+  return Run(static_cast<uint64_t>(seed), num_steps, history_steps, kinds, plants.at(plant_name));
 }
