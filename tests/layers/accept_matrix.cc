@@ -76,8 +76,8 @@ void SerialTruth::ExpectSameCaches(DecodeWorld& world, int64_t id) const {
   EXPECT_TRUE(SameBits(actual.index_scales, expected.index_scales));
 }
 
-void SerialTruth::ExpectSameOutputs(const EntryResult& result) const {
-  for (int64_t i = 0; i < result.num_tokens; ++i) {
+void SerialTruth::ExpectSameOutputs(const EntryResult& result, int64_t count) const {
+  for (int64_t i = 0; i < count; ++i) {
     const EntryResult& expected = outputs_.at(result.start_pos + i);
     const int64_t n = result.num_tokens;
     EXPECT_TRUE(
@@ -104,8 +104,13 @@ void ExpectAcceptedIsAll(AttentionKind kind, int64_t start, const std::vector<in
       SCOPED_TRACE("start " + std::to_string(start) + ", width " + std::to_string(width) +
                    ", accepted " + std::to_string(count));
       world.Add(kId, start);
+      world.edit_x = [&](int64_t, int64_t position, std::span<float> row) {
+        if (position >= start + count) std::ranges::reverse(row);
+      };
       truth.ExpectSameOutputs(
-          world.Step(context, {{.id = kId, .num_tokens = width, .accepted = count}}).at(kId));
+          world.Step(context, {{.id = kId, .num_tokens = width, .accepted = count}}).at(kId),
+          count);
+      world.edit_x = nullptr;
       truth.ExpectSameCaches(world, kId);
       truth.ExpectSameOutputs(
           world.Step(context, {{.id = kId, .num_tokens = kTokensAfter}}).at(kId));

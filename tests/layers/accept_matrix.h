@@ -21,8 +21,11 @@ class SerialTruth {
   // Adds a test failure unless everything that the request may read at its position is as here.
   void ExpectSameCaches(DecodeWorld& world, int64_t id) const;
 
-  // The same for the outputs of a step of the request.
-  void ExpectSameOutputs(const EntryResult& result) const;
+  // The same for the outputs of a step of the request, or of its first `count` tokens.
+  void ExpectSameOutputs(const EntryResult& result) const {
+    ExpectSameOutputs(result, result.num_tokens);
+  }
+  void ExpectSameOutputs(const EntryResult& result, int64_t count) const;
 
  private:
   struct Caches {
@@ -41,6 +44,7 @@ class SerialTruth {
 };
 
 // From `start`, a step of `width` tokens of which each of `accepted` are kept, then 16 tokens more.
+// The rejected tokens are other ones than those that come in their place.
 void ExpectAcceptedIsAll(AttentionKind kind, int64_t start, const std::vector<int64_t>& widths,
                          const std::vector<int64_t>& accepted);
 

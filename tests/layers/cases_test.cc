@@ -164,28 +164,6 @@ TEST_P(KindCasesTest, AStepWithoutTokensDoesNothing) {
   EXPECT_EQ(world.position(0), 50);
 }
 
-TEST_P(KindCasesTest, AcceptingFewerEqualsNeverHavingRunTheRest) {
-  for (const int64_t start : {0, 100, 125, 300}) {
-    for (const int64_t accepted : {0, 1, 5, 8}) {
-      SCOPED_TRACE(std::to_string(start) + " accepted " + std::to_string(accepted));
-      DecodeWorld speculated(config_, GetParam());
-      DecodeWorld plain(config_, GetParam());
-      speculated.Add(0, start);
-      plain.Add(0, start);
-      // The rejected tokens are other ones than those that come instead.
-      speculated.edit_x = [&](int64_t, int64_t position, std::span<float> row) {
-        if (position >= start + accepted) std::ranges::reverse(row);
-      };
-      speculated.Step(context_, {{.id = 0, .num_tokens = 8, .accepted = accepted}});
-      speculated.edit_x = nullptr;
-      if (accepted > 0) plain.Step(context_, {{.id = 0, .num_tokens = accepted}});
-      EXPECT_EQ(speculated.position(0), plain.position(0));
-      EXPECT_TRUE(
-          SameBits(speculated.Decode(context_, 0, 16, 4), plain.Decode(context_, 0, 16, 1)));
-    }
-  }
-}
-
 TEST_P(KindCasesTest, TailsOfEveryLength) {
   for (const int64_t length : {1, 31, 32, 33, 63, 64, 65, 257, 300, 513}) {
     SCOPED_TRACE(length);
