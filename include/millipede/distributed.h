@@ -15,7 +15,8 @@
 // learn of all ranks' errors. A rank that has one returns it; all others return kRankFailed, naming
 // the rank and its error. Ranks that differ in config, plan (kind, layers) or layer all
 // return the same kRanksDisagree. After any of these the group can go on with its next call. After
-// kCommunication it cannot: end the job.
+// kCommunication it cannot, nor after kOutOfMemory that names "group", of a rank without the memory
+// to tell the others: end the job.
 #ifndef MILLIPEDE_DISTRIBUTED_H_
 #define MILLIPEDE_DISTRIBUTED_H_
 

@@ -25,11 +25,16 @@ class Task {
 class Executor {
  public:
   virtual ~Executor() = default;
+
+  // 1 to 1024, and always the same. Every call with a Context of another number is refused with
+  // kInvalidArgument naming num_threads.
   virtual int num_threads() const = 0;
 
   // Calls task.Run(i, thread) once for each i in [0, num_items), in any order, and returns when all
   // have returned. What the caller wrote before is visible to every item, and what they wrote is
-  // visible to the caller after.
+  // visible to the caller after. May throw std::bad_alloc and nothing else, with no item running;
+  // the call of the library then fails with kOutOfMemory, and what it writes may be written in part
+  // until it is made again.
   virtual void Run(int64_t num_items, const Task& task) = 0;
 };
 
@@ -79,7 +84,7 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   Executor& executor() const;
-  int num_threads() const;
+  int num_threads() const;  // the executor's, when the context was made
 
   WorkCounters counters() const;                 // all requests, since the last reset
   WorkCounters counters(int64_t request) const;  // of the batch; zeros for an index not seen
@@ -87,7 +92,8 @@ class Context {
   void Reset();
 
   // From now on, what is executed is also written to `trace`, which is borrowed and may serve
-  // several contexts in turn. kInvalidArgument if it has room for fewer threads than there are.
+  // several contexts in turn. kInvalidArgument if it has room for fewer threads than there are, or
+  // if the executor has a number of threads that a context does not take.
   Status StartTrace(Trace& trace);
   void StopTrace();
 

@@ -108,8 +108,8 @@ class Layer {
   // `overlay` (plan.overlay_bytes(), 64-byte aligned), which the caller keeps until commit; rings
   // are not written. `workspace` has plan.workspace_bytes(threads), 64-byte aligned. A rerun before
   // commit gives the same bits. kInvalidArgument for a shard; kPlanMismatch, kBufferTooSmall,
-  // kShapeMismatch, kCallOrder (already committed, or a request was released), and the page errors
-  // if pages were released since the plan was made.
+  // kShapeMismatch, kCallOrder (already committed, or a request was released), kOutOfMemory, and
+  // the page errors if pages were released since the plan was made.
   Status Run(Context& context, const Plan& plan, int32_t layer_index, const LayerPools& pools,
              const StepTensors& tensors, std::span<std::byte> workspace,
              std::span<std::byte> overlay, const StepActivations& activations = {}) const;

@@ -134,7 +134,8 @@ class Plan {
  public:
   // Checks everything, then packs. `num_layers` is the number of layers the plan serves. On error
   // nothing has been written anywhere; the error names request, field, value and what is allowed.
-  // See ErrorCode for the refusals; kCallOrder if a request has a live plan of the kind already.
+  // See ErrorCode for the refusals, kOutOfMemory among them; kCallOrder if a request has a live
+  // plan of the kind already.
   static Result<Plan> Create(const ModelConfig& config, AttentionKind kind, int32_t num_layers,
                              const KindSpaces& spaces, std::span<const StepRequest> requests);
 

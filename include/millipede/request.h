@@ -53,8 +53,9 @@ class Request {
   // Acquires the pages of a request that holds `start_pos` tokens of history; with start_pos > 0
   // the caller then fills the rows itself (an imported cache): raw positions max(0, start_pos -
   // 128) and up, all compressed rows, and state rows from the open block on, for CSA from the block
-  // before it. kInvalidArgument if raw is null or start_pos lies outside [0, kMaxContextTokens];
-  // kOutOfPages with nothing acquired.
+  // before it. kInvalidArgument if raw is null, if the spaces are those of no kind, or if
+  // start_pos lies outside [0, kMaxContextTokens]; kOutOfPages and kOutOfMemory with nothing
+  // acquired.
   static Result<Request> Create(const RequestSpaces& spaces, int64_t start_pos = 0);
 
   Request(Request&&) noexcept;
@@ -65,8 +66,8 @@ class Request {
   // write: a page those tokens go to that others own too becomes one of this request's own, which
   // may happen after Rewind to rows that a fork or a mark shares, and to pages that the caller has
   // shared. All or nothing: kInvalidArgument if num_tokens is negative, kContextCeiling past
-  // kMaxContextTokens, kOutOfPages, kCallOrder after Release. If pages have to be copied:
-  // kSharedWritePage without pools, the errors of Mark that concern pools, kStaleEpoch or
+  // kMaxContextTokens, kOutOfPages, kOutOfMemory, kCallOrder after Release. If pages have to be
+  // copied: kSharedWritePage without pools, the errors of Mark that concern pools, kStaleEpoch or
   // kPageNotAcquired if one is no longer the request's, kCallOrder while a plan is live.
   Status Prepare(int64_t num_tokens, const RequestPools& pools = {});
 
@@ -83,9 +84,9 @@ class Request {
 
   // Remembers the present length: a copy of the rings and of ragged pages that are not full yet,
   // and a share in the full ones. All or nothing: kInvalidArgument for a kind of the request
-  // without pools, kPlanMismatch for pools that do not fit its spaces, kOutOfPages, kCallOrder
-  // while a plan is live, after Release or while the kinds are at different positions; kStaleEpoch
-  // and kPageNotAcquired if a page is no longer the request's.
+  // without pools, kPlanMismatch for pools that do not fit its spaces, kOutOfPages, kOutOfMemory,
+  // kCallOrder while a plan is live, after Release or while the kinds are at different positions;
+  // kStaleEpoch and kPageNotAcquired if a page is no longer the request's.
   Result<RequestMark> Mark(const RequestPools& pools);
 
   // Another request that holds the first `position` tokens of this one: its present length, one

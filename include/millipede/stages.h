@@ -4,10 +4,10 @@
 // T is the number of tokens, any count >= 0; D hidden, H heads, G output groups. The config
 // (kInvalidConfig) and shapes (kShapeMismatch) are checked before anything is written. `scratch` is
 // any memory of at least StageScratchBytes(config, T, threads) bytes, 64-byte aligned
-// (kBufferTooSmall); its content means nothing before or after. Stages that take a plan check its
-// pages, not the order of calls: behind the plan's commit, a row it names may be a newer one. Every
-// product sums in one order whatever T is, so a token's values do not depend on the batch it came
-// in.
+// (kBufferTooSmall); its content means nothing before or after. kOutOfMemory if the context's books
+// cannot grow. Stages that take a plan check its pages, not the order of calls: behind the plan's
+// commit, a row it names may be a newer one. Every product sums in one order whatever T is, so a
+// token's values do not depend on the batch it came in.
 #ifndef MILLIPEDE_STAGES_H_
 #define MILLIPEDE_STAGES_H_
 
@@ -30,7 +30,9 @@ namespace millipede {
 
 using Scratch = std::span<std::byte>;
 
-// Scratch bytes enough for any one stage call with these arguments.
+// Scratch bytes enough for any one stage call with these arguments. INT64_MAX, which no memory has,
+// for what no call takes: a config that Validate refuses, tokens outside 0 to 2^31-1, threads
+// outside 1 to 1024.
 int64_t StageScratchBytes(const ModelConfig& config, int64_t num_tokens, int num_threads);
 
 // bf16 weights `[outputs, inputs]`, packed for the kernels at load; owns its copy.
@@ -176,7 +178,7 @@ struct SelectInputs {
 
 inline constexpr int64_t kMaxTopK = 2048;
 
-// Scratch bytes of Select for the top `k`.
+// Scratch bytes of Select for the top `k`; INT64_MAX as above, and for k outside [1, kMaxTopK].
 int64_t SelectScratchBytes(const ModelConfig& config, int64_t k, int num_threads);
 
 // CSA: the exact top k of each query's visible candidates, k = topk_idx.shape[1] in [1, kMaxTopK],

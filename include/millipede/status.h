@@ -1,5 +1,6 @@
 // Errors are values: every fallible call returns a Status or a Result. The library never prints,
-// aborts or exits on the caller's input.
+// aborts or exits on the caller's input. Memory that cannot be had is kOutOfMemory; functions that
+// return neither (constructors, counters, texts) throw std::bad_alloc as the standard library does.
 #ifndef MILLIPEDE_STATUS_H_
 #define MILLIPEDE_STATUS_H_
 

@@ -53,9 +53,11 @@ struct TraceEvent {
 class Trace {
  public:
   static constexpr int64_t kDefaultMaxEvents = int64_t{1} << 20;  // 64 MiB if all are used
+  static constexpr int64_t kMaxEvents = int64_t{1} << 32;
 
   // Room for `max_events` events of each of `num_threads` threads and of the calling thread.
-  // kInvalidArgument unless 1 <= num_threads <= 1024 and max_events >= 1; kOutOfMemory.
+  // kInvalidArgument unless 1 <= num_threads <= 1024 and 1 <= max_events <= kMaxEvents;
+  // kOutOfMemory.
   static Result<Trace> Create(int num_threads, int64_t max_events = kDefaultMaxEvents);
 
   Trace(Trace&&) noexcept;
@@ -83,9 +85,9 @@ class Trace {
 };
 
 // While it lives, work done with `context` is that of layer `layer` and is traced as such; an event
-// of its own spans it. Layer::Run and Commit do this themselves; engines that call the stages one
-// by one may. `name` is static storage; `work`, if given, tells the request of each query and
-// outlives this.
+// of its own spans it. Calls may lie in one another: after the inner one, work is the outer one's
+// again. Layer::Run and Commit do this themselves; engines that call the stages one by one may.
+// `name` is static storage; `work`, if given, tells the request of each query and outlives this.
 class TraceCall {
  public:
   TraceCall(Context& context, const char* name, AttentionKind kind, int32_t layer,
@@ -97,6 +99,11 @@ class TraceCall {
  private:
   Trace::Impl* trace_;  // null without a trace
   TraceEvent* event_ = nullptr;
+
+  // The layer of the call that this one lies in.
+  AttentionKind outer_kind_ = AttentionKind::kSwa;
+  int32_t outer_layer_ = -1;
+  const PackedWork* outer_work_ = nullptr;
 };
 
 }  // namespace millipede

@@ -86,7 +86,7 @@ std::optional<ModelConfig> PresetByName(std::string_view name) {
   return std::nullopt;
 }
 
-Status Validate(const ModelConfig& config) {
+Status Validate(const ModelConfig& config) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckFixed("head_dim", config.head_dim, kHeadDim));
   MILLIPEDE_RETURN_IF_ERROR(CheckFixed("rope_lanes", config.rope_lanes, kRopeLanes));
   MILLIPEDE_RETURN_IF_ERROR(CheckFixed("window_rows", config.window_rows, kWindowRows));
@@ -112,9 +112,11 @@ Status Validate(const ModelConfig& config) {
     }
   }
   return CheckRange("max_context_tokens", config.max_context_tokens, 1, kMaxContextTokens);
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("config", "an error message");
 }
 
-Result<AttentionKind> KindOfRatio(int32_t ratio) {
+Result<AttentionKind> KindOfRatio(int32_t ratio) try {
   switch (ratio) {
     case 0:
       return AttentionKind::kSwa;
@@ -125,15 +127,19 @@ Result<AttentionKind> KindOfRatio(int32_t ratio) {
     default:
       return MakeError(ErrorCode::kInvalidArgument, "ratio", "{}; allowed: 0, 4 or 128", ratio);
   }
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("ratio", "an error message");
 }
 
-Result<AttentionKind> KindOfLayer(const ModelConfig& config, int32_t layer) {
+Result<AttentionKind> KindOfLayer(const ModelConfig& config, int32_t layer) try {
   const auto num_layers = static_cast<int64_t>(config.layer_ratios.size());
   if (layer < 0 || layer >= num_layers) {
     return MakeError(ErrorCode::kInvalidArgument, "layer", "{}; allowed: 0 to {}", layer,
                      num_layers - 1);
   }
   return KindOfRatio(config.layer_ratios[static_cast<size_t>(layer)]);
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("layer", "an error message");
 }
 
 std::string_view KindName(AttentionKind kind) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <new>
 #include <string>
 #include <utility>
 
@@ -27,6 +28,17 @@ tl::unexpected<Error> MakeRequestError(ErrorCode code, int64_t request, std::str
   std::string message = fmt::format("request {}: {}: {}", request, field,
                                     fmt::format(format, std::forward<Args>(args)...));
   return tl::make_unexpected(Error{code, request, std::move(field), std::move(message)});
+}
+
+// In place of std::bad_alloc: there is no memory for `what`, which `field` asks for. Does not
+// throw; without memory for the words either, they are few.
+inline tl::unexpected<Error> OutOfMemory(const char* field, const char* what) noexcept {
+  try {
+    return MakeError(ErrorCode::kOutOfMemory, field, "no memory for {}", what);
+  } catch (const std::bad_alloc&) {
+    // Strings this short lie in the object.
+    return tl::make_unexpected(Error{ErrorCode::kOutOfMemory, -1, "memory", "memory: none"});
+  }
 }
 
 }  // namespace millipede

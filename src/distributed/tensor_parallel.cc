@@ -206,7 +206,7 @@ TensorParallel& TensorParallel::operator=(TensorParallel&&) noexcept = default;
 TensorParallel::~TensorParallel() = default;
 
 Result<TensorParallel> TensorParallel::Create(const ModelConfig& config, int32_t degree,
-                                              int communicator) {
+                                              int communicator) try {
   auto ranks = Ranks::Duplicate(communicator);
   if (!ranks) return tl::make_unexpected(std::move(ranks).error());
   const auto check = [&]() -> Status {
@@ -224,6 +224,8 @@ Result<TensorParallel> TensorParallel::Create(const ModelConfig& config, int32_t
   const auto tokens = CompareCards(*ranks, check(), config, {.degree = degree});
   if (!tokens) return tl::make_unexpected(tokens.error());
   return TensorParallel(std::make_unique<State>(config, *std::move(ranks)));
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("group", "the exchange with other ranks");
 }
 
 OutputShard TensorParallel::shard() const { return state_->shard(); }
@@ -233,7 +235,7 @@ int64_t TensorParallel::bytes_sent() const { return state_->ranks.bytes_sent(); 
 Status TensorParallel::Run(Context& context, const Layer& layer, const Plan& plan,
                            int32_t layer_index, const LayerPools& pools, const StepTensors& tensors,
                            std::span<std::byte> workspace, std::span<std::byte> overlay,
-                           const StepActivations& activations) {
+                           const StepActivations& activations) try {
   const Layer::State& own = layer.state();
   LayerRun run;
   const auto prepare = [&]() -> Status {
@@ -264,14 +266,17 @@ Status TensorParallel::Run(Context& context, const Layer& layer, const Plan& pla
   MILLIPEDE_RETURN_IF_ERROR(state_->Project(context, RunHeads(context, own, run), own.output,
                                             *num_tokens, run.step.heads, run.step.attn_out));
   return FinishRun(context, own, run);
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("group", "the exchange with other ranks");
 }
 
 Status TensorParallel::ProjectOutput(Context& context, const OutputWeights& weights,
                                      TensorView<const Bf16, 3> heads,
-                                     TensorView<Bf16, 2> attn_out) {
+                                     TensorView<Bf16, 2> attn_out) try {
   const ModelConfig& config = state_->config;
   const int64_t own_tokens = heads.shape[0];
   const auto check = [&]() -> Status {
+    MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
     if (static_cast<int64_t>(weights.wo_a.size()) != state_->groups_per_rank()) {
       return MakeError(ErrorCode::kShapeMismatch, "weights", "{} groups; allowed: {}",
                        weights.wo_a.size(), state_->groups_per_rank());
@@ -288,10 +293,14 @@ Status TensorParallel::ProjectOutput(Context& context, const OutputWeights& weig
   });
   if (!num_tokens) return tl::make_unexpected(num_tokens.error());
   return state_->Project(context, {}, weights, *num_tokens, heads, attn_out);
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("group", "the exchange with other ranks");
 }
 
-Status TensorParallel::Fail(const Error& error) {
+Status TensorParallel::Fail(const Error& error) try {
   return state_->ranks.Agree(tl::make_unexpected(error));
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("group", "the exchange with other ranks");
 }
 
 }  // namespace millipede

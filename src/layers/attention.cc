@@ -141,7 +141,8 @@ Status CheckAttend(const ModelConfig& config, const Plan& plan, const AttendInpu
 }  // namespace
 
 Status Attend(Context& context, const ModelConfig& config, const Plan& plan,
-              const AttendInputs& inputs, const AttendOutputs& outputs, Scratch scratch) {
+              const AttendInputs& inputs, const AttendOutputs& outputs, Scratch scratch) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(CheckAttend(config, plan, inputs, outputs));
   const AttendScratch layout =
       LayOutAttend(config, plan.kind(), plan.num_tokens(), context.num_threads());
@@ -164,6 +165,8 @@ Status Attend(Context& context, const ModelConfig& config, const Plan& plan,
   AttendSplit(context, attender, order.split, layout.num_split_slots);
   if (!order.whole.empty()) AttendWhole(context, attender, order.whole);
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 }  // namespace millipede

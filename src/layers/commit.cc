@@ -77,7 +77,8 @@ int64_t FirstKept(PoolKind kind, int64_t count) {
 Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, int32_t layer_index,
                                           const LayerPools& pools,
                                           std::span<const std::byte> overlay,
-                                          std::span<const int64_t> accepted) {
+                                          std::span<const int64_t> accepted) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   Plan::State& plan_state = *plan.state();
   MILLIPEDE_RETURN_IF_ERROR(
       CheckPoolView(pools.raw, PoolKind::kRaw, plan_state.spaces.raw.num_pages, "pools.raw"));
@@ -140,6 +141,8 @@ Result<std::vector<RequestRanges>> Commit(Context& context, const Plan& plan, in
     DescribeItem(context.impl().trace, thread, written);
   });
   return FinishCommit(plan_state, layer_index, accepted);
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 }  // namespace millipede

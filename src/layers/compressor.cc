@@ -53,7 +53,8 @@ Status CheckCompressor(const ModelConfig& config, AttentionKind kind,
 
 Status ProjectState(Context& context, const ModelConfig& config, const Plan& plan,
                     const CompressorWeights& weights, TensorView<const Bf16, 2> xn,
-                    TensorView<float, 2> state, Scratch scratch) {
+                    TensorView<float, 2> state, Scratch scratch) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   const int64_t num_tokens = plan.num_tokens();
   const int64_t lanes = weights.wkv.num_outputs();
   MILLIPEDE_RETURN_IF_ERROR(CheckPlanConfig(*plan.state(), config));
@@ -97,6 +98,8 @@ Status ProjectState(Context& context, const ModelConfig& config, const Plan& pla
     }
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 namespace {
@@ -162,7 +165,8 @@ Status CheckCompress(const ModelConfig& config, const Plan& plan, const Compress
 }  // namespace
 
 Status Compress(Context& context, const ModelConfig& config, const Plan& plan,
-                const CompressInputs& inputs, PoolView main) {
+                const CompressInputs& inputs, PoolView main) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   if (plan.kind() == AttentionKind::kSwa) {
     return MakeError(ErrorCode::kPlanMismatch, "plan", "kind swa; allowed: hca or csa");
   }
@@ -199,10 +203,13 @@ Status Compress(Context& context, const ModelConfig& config, const Plan& plan,
     CountsOf(context, thread, event.request).events += 1;
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 Status CompressIndex(Context& context, const ModelConfig& config, const Plan& plan,
-                     const CompressInputs& inputs, PoolView index_rows, PoolView index_scales) {
+                     const CompressInputs& inputs, PoolView index_rows, PoolView index_scales) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   if (plan.kind() != AttentionKind::kCsa) {
     return MakeError(ErrorCode::kPlanMismatch, "plan", "kind {}; allowed: csa",
                      KindName(plan.kind()));
@@ -243,6 +250,8 @@ Status CompressIndex(Context& context, const ModelConfig& config, const Plan& pl
          .eps = config.rms_eps});
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 }  // namespace millipede

@@ -14,7 +14,8 @@ namespace millipede {
 
 Status HcPre(Context& context, const ModelConfig& config, const HcWeights& weights,
              TensorView<const float, 3> x, TensorView<Bf16, 2> x_mixed, TensorView<float, 2> post,
-             TensorView<float, 3> comb, Scratch scratch) {
+             TensorView<float, 3> comb, Scratch scratch) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = x.shape[0];
   const int64_t hidden = config.hidden;
@@ -66,11 +67,14 @@ Status HcPre(Context& context, const ModelConfig& config, const HcWeights& weigh
         {.x = x.row(token), .pre = pre.data(), .x_mixed = x_mixed.row(token), .hidden = hidden});
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 Status HcPost(Context& context, const ModelConfig& config, TensorView<const float, 3> x,
               TensorView<const Bf16, 2> attn_out, TensorView<const float, 2> post,
-              TensorView<const float, 3> comb, TensorView<float, 3> x_out) {
+              TensorView<const float, 3> comb, TensorView<float, 3> x_out) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = x.shape[0];
   const int64_t hidden = config.hidden;
@@ -97,6 +101,8 @@ Status HcPost(Context& context, const ModelConfig& config, TensorView<const floa
             .end = std::min(hidden, begin + kLanes)});
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 }  // namespace millipede

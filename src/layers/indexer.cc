@@ -13,6 +13,7 @@
 #include "layers/plan_checks.h"
 #include "layers/pool_rows.h"
 #include "layers/product.h"
+#include "layers/scratch_bytes.h"
 #include "millipede/stages.h"
 #include "pages/view_checks.h"
 #include "plan/plan_state.h"
@@ -48,7 +49,8 @@ Status CheckIndexQuery(const ModelConfig& config, const IndexerWeights& weights,
 Status ProjectIndexQuery(Context& context, const ModelConfig& config, const IndexerWeights& weights,
                          TensorView<const int8_t, 2> qr, TensorView<const float, 1> qr_scale,
                          TensorView<const Bf16, 2> xn, const RopeRows& rope,
-                         const IndexQueryOutputs& outputs, Scratch scratch) {
+                         const IndexQueryOutputs& outputs, Scratch scratch) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = qr.shape[0];
   const int64_t num_heads = config.num_index_heads;
@@ -110,9 +112,12 @@ Status ProjectIndexQuery(Context& context, const ModelConfig& config, const Inde
     }
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 int64_t SelectScratchBytes(const ModelConfig& config, int64_t k, int num_threads) {
+  if (!TakesScratch(config, num_threads) || k < 1 || k > kMaxTopK) return kNoScratch;
   return LayOutSelect(config, k, num_threads).total_bytes;
 }
 
@@ -341,7 +346,8 @@ Status CheckSelect(const ModelConfig& config, const Plan& plan, const SelectInpu
 
 Status Select(Context& context, const ModelConfig& config, const Plan& plan,
               const SelectInputs& inputs, TensorView<int32_t, 2> topk_idx,
-              TensorView<float, 2> topk_score, Scratch scratch) {
+              TensorView<float, 2> topk_score, Scratch scratch) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(CheckSelect(config, plan, inputs, topk_idx, topk_score));
   const int64_t k = topk_idx.shape[1];
   const SelectScratch layout = LayOutSelect(config, k, context.num_threads());
@@ -370,6 +376,8 @@ Status Select(Context& context, const ModelConfig& config, const Plan& plan,
     });
   }
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 }  // namespace millipede

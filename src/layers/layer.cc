@@ -6,15 +6,20 @@
 #include "layers/checks.h"
 #include "layers/layer_run.h"
 #include "layers/plan_checks.h"
+#include "layers/scratch_bytes.h"
 #include "millipede/trace.h"
 #include "pages/view_checks.h"
 #include "plan/plan_state.h"
 #include "plan/step_layout.h"
+#include "plan/validate.h"
 #include "runtime/context.h"
 
 namespace millipede {
 
 int64_t StageScratchBytes(const ModelConfig& config, int64_t num_tokens, int num_threads) {
+  if (!TakesScratch(config, num_threads) || num_tokens < 0 || num_tokens > kMaxWorkItems) {
+    return kNoScratch;
+  }
   int64_t most = 0;
   for (const AttentionKind kind : {AttentionKind::kSwa, AttentionKind::kHca, AttentionKind::kCsa}) {
     most = std::max(most, LayOutWorkspace(config, kind, num_tokens, num_threads).scratch_bytes);
@@ -177,7 +182,7 @@ AttentionKind Layer::kind() const { return state_->kind; }
 OutputShard Layer::shard() const { return state_->shard; }
 
 Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
-                            const LayerWeights& weights, OutputShard shard) {
+                            const LayerWeights& weights, OutputShard shard) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckKind(kind));
   const Result<RowRange> groups = GroupsOf(config, shard);
   if (!groups) return tl::make_unexpected(groups.error());
@@ -229,10 +234,12 @@ Result<Layer> Layer::Create(const ModelConfig& config, AttentionKind kind,
     if (csa) MILLIPEDE_RETURN_IF_ERROR(PackIndexer(config, weights, state->indexer));
   }
   return Layer(std::move(state));
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("weights", "what is packed of them");
 }
 
 Result<LayerWeights> WeightsOfShard(const ModelConfig& config, const LayerWeights& weights,
-                                    OutputShard shard) {
+                                    OutputShard shard) try {
   const Result<RowRange> groups = GroupsOf(config, shard);
   if (!groups) return tl::make_unexpected(groups.error());
   const int64_t group_inputs = int64_t{config.heads_per_group()} * kHeadDim;
@@ -247,6 +254,8 @@ Result<LayerWeights> WeightsOfShard(const ModelConfig& config, const LayerWeight
   part.wo_b.data = weights.wo_b.data + groups->begin * config.o_rank;
   part.wo_b.shape[1] = num_groups * config.o_rank;
   return part;
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("shard", "an error message");
 }
 
 int64_t Layer::weight_bytes() const {
@@ -276,27 +285,30 @@ int64_t Layer::weight_bytes() const {
 
 Status Layer::Run(Context& context, const Plan& plan, int32_t layer_index, const LayerPools& pools,
                   const StepTensors& tensors, std::span<std::byte> workspace,
-                  std::span<std::byte> overlay, const StepActivations& activations) const {
+                  std::span<std::byte> overlay, const StepActivations& activations) const try {
   if (state_->shard.degree != 1) {
     return MakeError(ErrorCode::kInvalidArgument, "layer",
                      "a shard, {} of {}; allowed: a layer of all output groups, or "
                      "TensorParallel::Run",
                      state_->shard.rank, state_->shard.degree);
   }
-  const Result<LayerRun> run = PrepareRun(*state_, context.num_threads(), plan, layer_index, pools,
-                                          tensors, workspace, overlay, activations);
-  if (!run) return tl::make_unexpected(run.error());
+  Result<LayerRun> run = PrepareRun(*state_, context.num_threads(), plan, layer_index, pools,
+                                    tensors, workspace, overlay, activations);
+  if (!run) return tl::make_unexpected(std::move(run).error());
   const TraceCall traced(context, "run", state_->kind, layer_index, &plan.work());
   MILLIPEDE_RETURN_IF_ERROR(RunHeads(context, *state_, *run));
   MILLIPEDE_RETURN_IF_ERROR(ProjectOutput(context, state_->config, state_->output, run->step.heads,
                                           run->step.attn_out, run->scratch));
   return FinishRun(context, *state_, *run);
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 Result<LayerRun> PrepareRun(const Layer::State& layer, int num_threads, const Plan& plan,
                             int32_t layer_index, const LayerPools& pools,
                             const StepTensors& tensors, std::span<std::byte> workspace,
-                            std::span<std::byte> overlay, const StepActivations& activations) {
+                            std::span<std::byte> overlay, const StepActivations& activations) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckNumThreads(num_threads));
   const ModelConfig& config = layer.config;
   Plan::State& plan_state = *plan.state();
   const int64_t num_tokens = plan.num_tokens();
@@ -338,6 +350,8 @@ Result<LayerRun> PrepareRun(const Layer::State& layer, int num_threads, const Pl
       PlaceActivations(config, layer.kind, num_tokens, activations, workspace, layout, run.step));
   MILLIPEDE_RETURN_IF_ERROR(BeginRun(plan_state, layer_index));
   return run;
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("plan", "the step's list of pages");
 }
 
 Status RunHeads(Context& context, const Layer::State& layer, const LayerRun& run) {

@@ -190,7 +190,7 @@ class GroupProducts {
 
 }  // namespace
 
-Result<RowRange> GroupsOf(const ModelConfig& config, OutputShard shard) {
+Result<RowRange> GroupsOf(const ModelConfig& config, OutputShard shard) try {
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   if (shard.degree < 1 || config.o_groups % shard.degree != 0) {
     return MakeError(ErrorCode::kInvalidArgument, "shard.degree",
@@ -203,11 +203,14 @@ Result<RowRange> GroupsOf(const ModelConfig& config, OutputShard shard) {
   }
   const int64_t num_groups = config.o_groups / shard.degree;
   return RowRange{shard.rank * num_groups, (shard.rank + 1) * num_groups};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("shard", "an error message");
 }
 
 Status ProjectOutput(Context& context, const ModelConfig& config, const OutputWeights& weights,
                      TensorView<const Bf16, 3> heads, TensorView<Bf16, 2> attn_out,
-                     Scratch scratch) {
+                     Scratch scratch) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = heads.shape[0];
   const int64_t num_groups = config.o_groups;
@@ -237,11 +240,14 @@ Status ProjectOutput(Context& context, const ModelConfig& config, const OutputWe
                .num_cols = tile.num_outputs});
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 Status ProjectOutputGroups(Context& context, const ModelConfig& config,
                            const OutputWeights& weights, TensorView<const Bf16, 3> heads,
-                           TensorView<float, 3> partials, Scratch scratch) {
+                           TensorView<float, 3> partials, Scratch scratch) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = heads.shape[0];
   const auto num_groups = static_cast<int64_t>(weights.wo_a.size());
@@ -266,11 +272,14 @@ Status ProjectOutputGroups(Context& context, const ModelConfig& config,
     }
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 Status SumOutputGroups(Context& context, const ModelConfig& config,
                        TensorView<const float, 3> partials, TensorView<const float, 1> wo_b_scale,
-                       TensorView<Bf16, 2> attn_out) {
+                       TensorView<Bf16, 2> attn_out) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = partials.shape[0];
   const int64_t hidden = config.hidden;
@@ -299,6 +308,8 @@ Status SumOutputGroups(Context& context, const ModelConfig& config,
                .num_cols = std::min(kItemOutputs, hidden - first_output)});
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 }  // namespace millipede

@@ -10,7 +10,8 @@
 
 namespace millipede {
 Status AttnNorm(Context& context, const ModelConfig& config, TensorView<const float, 1> attn_norm,
-                TensorView<const Bf16, 2> x_mixed, TensorView<Bf16, 2> xn) {
+                TensorView<const Bf16, 2> x_mixed, TensorView<Bf16, 2> xn) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = x_mixed.shape[0];
   MILLIPEDE_RETURN_IF_ERROR(CheckView("attn_norm", attn_norm, {config.hidden}));
@@ -25,11 +26,14 @@ Status AttnNorm(Context& context, const ModelConfig& config, TensorView<const fl
              .eps = config.rms_eps});
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 Status ProjectLatent(Context& context, const ModelConfig& config, const MatrixBf16& wq_a,
                      TensorView<const float, 1> q_norm, TensorView<const Bf16, 2> xn,
-                     TensorView<int8_t, 2> qr, TensorView<float, 1> qr_scale, Scratch scratch) {
+                     TensorView<int8_t, 2> qr, TensorView<float, 1> qr_scale, Scratch scratch) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = xn.shape[0];
   MILLIPEDE_RETURN_IF_ERROR(
@@ -53,11 +57,14 @@ Status ProjectLatent(Context& context, const ModelConfig& config, const MatrixBf
                      .eps = config.rms_eps});
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 Status ProjectQuery(Context& context, const ModelConfig& config, const MatrixInt8& wq_b,
                     TensorView<const int8_t, 2> qr, TensorView<const float, 1> qr_scale,
-                    const RopeRows& rope, TensorView<Bf16, 3> q, Scratch scratch) {
+                    const RopeRows& rope, TensorView<Bf16, 3> q, Scratch scratch) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = qr.shape[0];
   const int64_t num_heads = config.num_heads;
@@ -104,11 +111,14 @@ Status ProjectQuery(Context& context, const ModelConfig& config, const MatrixInt
     }
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 Status ProjectKv(Context& context, const ModelConfig& config, const MatrixBf16& wkv,
                  TensorView<const float, 1> kv_norm, TensorView<const Bf16, 2> xn,
-                 const RopeRows& rope, TensorView<Bf16, 2> kv, Scratch scratch) {
+                 const RopeRows& rope, TensorView<Bf16, 2> kv, Scratch scratch) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(context));
   MILLIPEDE_RETURN_IF_ERROR(Validate(config));
   const int64_t num_tokens = xn.shape[0];
   MILLIPEDE_RETURN_IF_ERROR(
@@ -132,6 +142,8 @@ Status ProjectKv(Context& context, const ModelConfig& config, const MatrixBf16& 
                 .eps = config.rms_eps});
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("context", "the call's bookkeeping");
 }
 
 }  // namespace millipede

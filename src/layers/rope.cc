@@ -47,7 +47,7 @@ Frequencies FrequenciesOf(AttentionKind kind) {
 }  // namespace
 
 Status ComputeRopeRows(AttentionKind kind, std::span<const int64_t> positions,
-                       TensorView<float, 2> cos, TensorView<float, 2> sin) {
+                       TensorView<float, 2> cos, TensorView<float, 2> sin) try {
   const auto num_rows = static_cast<int64_t>(positions.size());
   MILLIPEDE_RETURN_IF_ERROR(CheckKind(kind));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("cos", cos, {num_rows, kRopePairs}));
@@ -68,6 +68,8 @@ Status ComputeRopeRows(AttentionKind kind, std::span<const int64_t> positions,
     }
   }
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("positions", "an error message");
 }
 
 }  // namespace millipede

@@ -44,7 +44,7 @@ Status CheckWeights(const TensorView<const T, 2>& weights) {
 
 }  // namespace
 
-Result<MatrixBf16> MatrixBf16::Pack(TensorView<const Bf16, 2> weights) {
+Result<MatrixBf16> MatrixBf16::Pack(TensorView<const Bf16, 2> weights) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckWeights(weights));
   MatrixBf16 matrix;
   matrix.num_outputs_ = weights.shape[0];
@@ -60,10 +60,12 @@ Result<MatrixBf16> MatrixBf16::Pack(TensorView<const Bf16, 2> weights) {
             .panel_end = NumPanels(matrix.num_outputs_),
             .packed = matrix.data_.get()});
   return matrix;
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("weights", "what is packed of them");
 }
 
 Result<MatrixInt8> MatrixInt8::Pack(TensorView<const int8_t, 2> weights,
-                                    TensorView<const float, 1> scale) {
+                                    TensorView<const float, 1> scale) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckWeights(weights));
   MILLIPEDE_RETURN_IF_ERROR(CheckView("scale", scale, {weights.shape[0]}));
   constexpr int64_t kMaxInputs = 131071;  // times 128 * 128 is the last below 2^31
@@ -87,10 +89,12 @@ Result<MatrixInt8> MatrixInt8::Pack(TensorView<const int8_t, 2> weights,
             .packed = matrix.data_.get()});
   for (int64_t i = 0; i < matrix.num_outputs_; ++i) matrix.scale_[i] = *scale.row(i);
   return matrix;
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("weights", "what is packed of them");
 }
 
 Result<HcWeights> HcWeights::Pack(TensorView<const float, 2> fn, TensorView<const float, 1> scale,
-                                  TensorView<const float, 1> base) {
+                                  TensorView<const float, 1> base) try {
   const int64_t num_inputs = fn.shape[1];
   if (num_inputs < kHcStreams || num_inputs % kHcStreams != 0) {
     return MakeError(ErrorCode::kShapeMismatch, "fn", "{} inputs; allowed: multiples of {}",
@@ -114,6 +118,8 @@ Result<HcWeights> HcWeights::Pack(TensorView<const float, 2> fn, TensorView<cons
     weights.base_[i] = *base.row(static_cast<int64_t>(i));
   }
   return weights;
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("fn", "what is packed of them");
 }
 
 }  // namespace millipede

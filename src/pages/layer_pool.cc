@@ -10,7 +10,7 @@ struct LayerPool::State {
   MappedMemory memory;  // [num_pages] pages, one after another
 };
 
-Result<LayerPool> LayerPool::Create(PoolKind kind, int32_t num_pages) {
+Result<LayerPool> LayerPool::Create(PoolKind kind, int32_t num_pages) try {
   const int64_t page_bytes = FormatOf(kind).page_bytes();
   if (page_bytes == 0) {
     return MakeError(ErrorCode::kInvalidArgument, "kind", "{}; allowed: 0 to {}",
@@ -27,6 +27,8 @@ Result<LayerPool> LayerPool::Create(PoolKind kind, int32_t num_pages) {
   state->num_pages = num_pages;
   state->memory = std::move(*memory);
   return LayerPool(std::move(state));
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("num_pages", "a layer pool");
 }
 
 LayerPool::LayerPool(std::unique_ptr<State> state) : state_(std::move(state)) {}

@@ -43,36 +43,42 @@ struct PageSpace::State {
 Status PageSpace::State::CheckOwned(std::span<const PageEntry> pages, ErrorCode not_owned,
                                     ErrorCode twice) {
   // A page already seen is marked by the sign of its reference count, so that finding duplicates
-  // takes no memory and one pass. The marks are gone on return.
-  Status status;
-  size_t num_marked = 0;
-  for (size_t i = 0; i < pages.size() && status; ++i) {
-    const auto& [page, epoch] = pages[i];
-    const auto field = [i](const char* member) { return fmt::format("pages[{}].{}", i, member); };
-    if (page < 0 || page >= num_pages) {
-      status = MakeError(ErrorCode::kPageOutOfRange, field("page"), "{}; allowed: 0 to {}", page,
-                         num_pages - 1);
-    } else if (ref_counts()[page] == 0) {
-      status = MakeError(not_owned, field("page"),
-                         "page {} has no owner; allowed: an acquired page", page);
-    } else if (ref_counts()[page] < 0) {
-      status =
-          MakeError(twice, field("page"), "page {} stands twice in the list; allowed: once", page);
-    } else if (epochs()[page] != epoch) {
-      status = MakeError(ErrorCode::kStaleEpoch, field("epoch"), "{}; allowed: {}, that of page {}",
-                         epoch, epochs()[page], page);
-    } else {
-      ref_counts()[page] = -ref_counts()[page];
-      ++num_marked;
-    }
+  // takes no memory and one pass. The marks are gone before anything else can fail.
+  size_t num_good = 0;
+  bool stands_twice = false;
+  for (; num_good < pages.size(); ++num_good) {
+    const auto& [page, epoch] = pages[num_good];
+    if (page < 0 || page >= num_pages) break;
+    int32_t& ref_count = ref_counts()[page];
+    stands_twice = ref_count < 0;
+    if (ref_count <= 0 || epochs()[page] != epoch) break;
+    ref_count = -ref_count;
   }
-  for (size_t i = 0; i < num_marked; ++i) {
-    ref_counts()[pages[i].page] = -ref_counts()[pages[i].page];
+  for (const PageEntry& entry : pages.first(num_good)) {
+    ref_counts()[entry.page] = -ref_counts()[entry.page];
   }
-  return status;
+  if (num_good == pages.size()) return {};
+
+  const auto& [page, epoch] = pages[num_good];
+  const auto field = [&](const char* member) {
+    return fmt::format("pages[{}].{}", num_good, member);
+  };
+  if (page < 0 || page >= num_pages) {
+    return MakeError(ErrorCode::kPageOutOfRange, field("page"), "{}; allowed: 0 to {}", page,
+                     num_pages - 1);
+  }
+  if (stands_twice) {
+    return MakeError(twice, field("page"), "page {} stands twice in the list; allowed: once", page);
+  }
+  if (ref_counts()[page] == 0) {
+    return MakeError(not_owned, field("page"), "page {} has no owner; allowed: an acquired page",
+                     page);
+  }
+  return MakeError(ErrorCode::kStaleEpoch, field("epoch"), "{}; allowed: {}, that of page {}",
+                   epoch, epochs()[page], page);
 }
 
-Result<PageSpace> PageSpace::Create(int32_t num_pages) {
+Result<PageSpace> PageSpace::Create(int32_t num_pages) try {
   if (num_pages < 1 || num_pages > kMaxPagesPerSpace) {
     return MakeError(ErrorCode::kInvalidArgument, "num_pages", "{}; allowed: 1 to {}", num_pages,
                      kMaxPagesPerSpace);
@@ -89,6 +95,8 @@ Result<PageSpace> PageSpace::Create(int32_t num_pages) {
   MILLIPEDE_RETURN_IF_ERROR(map(state->ref_count_memory, sizeof(int32_t)));
   MILLIPEDE_RETURN_IF_ERROR(map(state->stack_memory, sizeof(int32_t)));
   return PageSpace(std::move(state));
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("num_pages", "a page space");
 }
 
 PageSpace::PageSpace(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -96,7 +104,7 @@ PageSpace::PageSpace(PageSpace&&) noexcept = default;
 PageSpace& PageSpace::operator=(PageSpace&&) noexcept = default;
 PageSpace::~PageSpace() = default;
 
-Status PageSpace::Acquire(std::span<PageEntry> out) {
+Status PageSpace::Acquire(std::span<PageEntry> out) try {
   State& s = *state_;
   if (static_cast<int64_t>(out.size()) > s.num_free()) {
     return MakeError(ErrorCode::kOutOfPages, "out", "{} pages asked for; allowed: at most {} free",
@@ -109,9 +117,11 @@ Status PageSpace::Acquire(std::span<PageEntry> out) {
     s.ref_counts()[page] = 1;
   }
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("out", "an error message");
 }
 
-Status PageSpace::Share(std::span<const PageEntry> pages) {
+Status PageSpace::Share(std::span<const PageEntry> pages) try {
   State& s = *state_;
   MILLIPEDE_RETURN_IF_ERROR(
       s.CheckOwned(pages, ErrorCode::kPageNotAcquired, ErrorCode::kDuplicatePage));
@@ -125,9 +135,11 @@ Status PageSpace::Share(std::span<const PageEntry> pages) {
   for (const PageEntry& entry : pages) ++s.ref_counts()[entry.page];
   if (!pages.empty()) ++s.generation;
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("pages", "an error message");
 }
 
-Status PageSpace::Release(std::span<const PageEntry> pages) {
+Status PageSpace::Release(std::span<const PageEntry> pages) try {
   State& s = *state_;
   MILLIPEDE_RETURN_IF_ERROR(s.CheckOwned(pages, ErrorCode::kDoubleFree, ErrorCode::kDoubleFree));
   for (const PageEntry& entry : pages) {
@@ -135,6 +147,8 @@ Status PageSpace::Release(std::span<const PageEntry> pages) {
   }
   if (!pages.empty()) ++s.generation;
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("pages", "an error message");
 }
 
 int32_t PageSpace::num_pages() const { return state_->num_pages; }

@@ -96,9 +96,13 @@ void SetLivePlan(Request::State& state, AttentionKind kind, const std::shared_pt
   state.live_plans[static_cast<size_t>(kind)] = plan;
 }
 
-Result<Request> Request::Create(const RequestSpaces& spaces, int64_t start_pos) {
+Result<Request> Request::Create(const RequestSpaces& spaces, int64_t start_pos) try {
   if (spaces.raw == nullptr) {
     return MakeError(ErrorCode::kInvalidArgument, "spaces.raw", "null; allowed: a page space");
+  }
+  if (std::ranges::none_of(kAttentionKinds, [&](AttentionKind kind) { return spaces.Has(kind); })) {
+    return MakeError(ErrorCode::kInvalidArgument, "spaces",
+                     "raw alone and no SWA; allowed: swa, or the spaces of hca or csa");
   }
   if (start_pos < 0 || start_pos > kMaxContextTokens) {
     return MakeError(ErrorCode::kInvalidArgument, "start_pos", "{}; allowed: 0 to {}", start_pos,
@@ -111,6 +115,8 @@ Result<Request> Request::Create(const RequestSpaces& spaces, int64_t start_pos) 
     if (spaces.Has(kind)) SetRanges(*state, kind, RangesAt(kind, start_pos));
   }
   return Request(std::move(state));
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("request", "its page lists");
 }
 
 Request::Request(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -126,7 +132,7 @@ Request& Request::operator=(Request&& other) noexcept {
 
 Request::~Request() { static_cast<void>(Release()); }
 
-Status Request::Prepare(int64_t num_tokens, const RequestPools& pools) {
+Status Request::Prepare(int64_t num_tokens, const RequestPools& pools) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
   if (num_tokens < 0) {
     return MakeError(ErrorCode::kInvalidArgument, "num_tokens", "{}; allowed: at least 0",
@@ -140,9 +146,11 @@ Status Request::Prepare(int64_t num_tokens, const RequestPools& pools) {
     }
   }
   return PrepareStep(*state_, num_tokens, pools);
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("request", "its page lists");
 }
 
-Status Request::Rewind(int64_t position) {
+Status Request::Rewind(int64_t position) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
   MILLIPEDE_RETURN_IF_ERROR(CheckUnplanned(*state_));
   for (const AttentionKind kind : kAttentionKinds) {
@@ -161,13 +169,15 @@ Status Request::Rewind(int64_t position) {
     return mark == nullptr || *CommonPosition(*mark) > position;
   });
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("request", "an error message");
 }
 
 int64_t Request::EarliestRewind() const {
-  return CheckLive(state_.get()) ? EarliestStart(*state_) : 0;
+  return state_ == nullptr || state_->released ? 0 : EarliestStart(*state_);
 }
 
-Result<RequestMark> Request::Mark(const RequestPools& pools) {
+Result<RequestMark> Request::Mark(const RequestPools& pools) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
   MILLIPEDE_RETURN_IF_ERROR(CheckUnplanned(*state_));
   const auto position = CommonPosition(*state_);
@@ -178,9 +188,11 @@ Result<RequestMark> Request::Mark(const RequestPools& pools) {
   if (!copy) return tl::make_unexpected(std::move(copy).error());
   state_->marks.emplace_back(*copy);
   return RequestMark(*std::move(copy));
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("request", "the page lists of a copy");
 }
 
-Result<Request> Request::Fork(int64_t position, const RequestPools& pools) const {
+Result<Request> Request::Fork(int64_t position, const RequestPools& pools) const try {
   MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
   const auto current = CommonPosition(*state_);
   if (!current) return tl::make_unexpected(current.error());
@@ -201,6 +213,8 @@ Result<Request> Request::Fork(int64_t position, const RequestPools& pools) const
   }
   MILLIPEDE_RETURN_IF_ERROR(CheckUnplanned(*state_));
   return ForkOf(*state_, position, pools);
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("request", "the page lists of a copy");
 }
 
 int64_t Request::position(AttentionKind kind) const {
@@ -238,9 +252,11 @@ RequestMark::RequestMark(std::shared_ptr<Request::State> state) : state_(std::mo
 
 int64_t RequestMark::position() const { return state_ == nullptr ? 0 : *CommonPosition(*state_); }
 
-Result<Request> RequestMark::Fork(const RequestPools& pools) const {
+Result<Request> RequestMark::Fork(const RequestPools& pools) const try {
   MILLIPEDE_RETURN_IF_ERROR(CheckLive(state_.get()));
   return Request::ForkOf(*state_, position(), pools);
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("request", "the page lists of a copy");
 }
 
 }  // namespace millipede

@@ -212,6 +212,8 @@ Status PrepareStep(Request::State& state, int64_t num_tokens, const RequestPools
     MILLIPEDE_RETURN_IF_ERROR(CheckPools(state.spaces, pools));
   }
   MILLIPEDE_RETURN_IF_ERROR(CheckFree(state.spaces, wanted));
+  ReserveRoom(state, missing);
+  // Nothing fails from here on.
   MILLIPEDE_RETURN_IF_ERROR(AcquireTargets(state.spaces, moves));
   CopyRows(state, moves, pools);
   for (size_t i = 0; i < moves.size(); ++i) {

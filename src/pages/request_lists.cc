@@ -61,12 +61,16 @@ PageCounts MissingPages(const Request::State& state, const PageCounts& counts) {
   return missing;
 }
 
-Status Grow(Request::State& state, const PageCounts& missing) {
-  MILLIPEDE_RETURN_IF_ERROR(CheckFree(state.spaces, missing));
+void ReserveRoom(Request::State& state, const PageCounts& missing) {
   for (size_t i = 0; i < kRequestLists.size(); ++i) {
     std::vector<PageEntry>& pages = state.*kRequestLists[i].pages;
     pages.reserve(pages.size() + static_cast<size_t>(missing[i]));
   }
+}
+
+Status Grow(Request::State& state, const PageCounts& missing) {
+  MILLIPEDE_RETURN_IF_ERROR(CheckFree(state.spaces, missing));
+  ReserveRoom(state, missing);
   for (size_t i = 0; i < kRequestLists.size(); ++i) {
     if (missing[i] == 0) continue;
     std::vector<PageEntry>& pages = state.*kRequestLists[i].pages;

@@ -88,7 +88,11 @@ Status CheckFree(const RequestSpaces& spaces, const PageCounts& wanted);
 // The pages that each list lacks of `counts`.
 PageCounts MissingPages(const Request::State& state, const PageCounts& counts);
 
-// Acquires `missing` pages behind each list, or none: kOutOfPages.
+// Makes room for `missing` entries behind each list.
+void ReserveRoom(Request::State& state, const PageCounts& missing);
+
+// Acquires `missing` pages behind each list, or none: kOutOfPages. After ReserveRoom and CheckFree
+// it cannot fail.
 Status Grow(Request::State& state, const PageCounts& missing);
 
 // Gives every page back, once.

@@ -140,33 +140,31 @@ uint64_t HashPlan(const Plan::State& plan) {
 }  // namespace
 
 Result<Plan> Plan::Create(const ModelConfig& config, AttentionKind kind, int32_t num_layers,
-                          const KindSpaces& spaces, std::span<const StepRequest> requests) {
+                          const KindSpaces& spaces, std::span<const StepRequest> requests) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckStep(config, kind, num_layers, spaces, requests));
-  try {
-    auto state = std::make_shared<State>();
-    state->config = config;
-    state->kind = kind;
-    state->num_layers = num_layers;
-    state->owners.reserve(requests.size());
-    for (const StepRequest& request : requests) state->owners.push_back(HoldOwner(request, kind));
-    for (const ListSpec& spec : ListsOfKind(kind)) {
-      state->spaces.*spec.space = spaces.*spec.space;
-      state->lists.push_back(HoldList(spec, kind, spaces.*spec.space, requests));
-    }
-    state->work = PackStep(kind, requests);
-    state->num_raw_pages = CountRawPages(*state);
-    state->progress.layers.assign(static_cast<size_t>(num_layers), LayerProgress::kPlanned);
-    state->fingerprint = HashPlan(*state);
-    // Nothing fails from here on, so a refused plan is not live.
-    for (const PlannedOwner& owner : state->owners) {
-      if (owner.state != nullptr) SetLivePlan(*owner.state, kind, state);
-    }
-    return Plan(std::move(state));
-  } catch (const std::bad_alloc&) {
-    return MakeError(ErrorCode::kOutOfMemory, "requests", "the packed work does not fit in memory");
-  } catch (const std::length_error&) {
-    return MakeError(ErrorCode::kOutOfMemory, "requests", "the packed work does not fit in memory");
+  auto state = std::make_shared<State>();
+  state->config = config;
+  state->kind = kind;
+  state->num_layers = num_layers;
+  state->owners.reserve(requests.size());
+  for (const StepRequest& request : requests) state->owners.push_back(HoldOwner(request, kind));
+  for (const ListSpec& spec : ListsOfKind(kind)) {
+    state->spaces.*spec.space = spaces.*spec.space;
+    state->lists.push_back(HoldList(spec, kind, spaces.*spec.space, requests));
   }
+  state->work = PackStep(kind, requests);
+  state->num_raw_pages = CountRawPages(*state);
+  state->progress.layers.assign(static_cast<size_t>(num_layers), LayerProgress::kPlanned);
+  state->fingerprint = HashPlan(*state);
+  // Nothing fails from here on, so a refused plan is not live.
+  for (const PlannedOwner& owner : state->owners) {
+    if (owner.state != nullptr) SetLivePlan(*owner.state, kind, state);
+  }
+  return Plan(std::move(state));
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("requests", "the packed work");
+} catch (const std::length_error&) {
+  return OutOfMemory("requests", "the packed work");
 }
 
 Plan::Plan(std::shared_ptr<State> state) : state_(std::move(state)) {}

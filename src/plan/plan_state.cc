@@ -1,6 +1,7 @@
 #include "plan/plan_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "geometry/visibility.h"
@@ -131,7 +132,11 @@ Status BeginCommit(Plan::State& plan, int32_t layer, std::span<const int64_t> ac
   }
   MILLIPEDE_RETURN_IF_ERROR(CheckAccepted(plan, accepted));
   MILLIPEDE_RETURN_IF_ERROR(CheckOwnersAlive(plan));
-  return RecheckPages(plan);
+  MILLIPEDE_RETURN_IF_ERROR(RecheckPages(plan));
+  PlanProgress& progress = plan.progress;
+  progress.accepted.reserve(accepted.size());
+  if (progress.num_committed + 1 == plan.num_layers) progress.ranges.resize(plan.owners.size());
+  return {};
 }
 
 std::vector<RequestRanges> FinishCommit(Plan::State& plan, int32_t layer,
@@ -144,7 +149,7 @@ std::vector<RequestRanges> FinishCommit(Plan::State& plan, int32_t layer,
     return {};
   }
 
-  std::vector<RequestRanges> ranges(plan.owners.size());
+  std::vector<RequestRanges> ranges = std::move(progress.ranges);
   for (size_t r = 0; r < ranges.size(); ++r) {
     const PlannedRequest& request = plan.work.requests[r];
     if (request.num_tokens == 0) continue;

@@ -44,7 +44,8 @@ enum class LayerProgress : uint8_t { kPlanned, kRun, kCommitted };
 struct PlanProgress {
   std::vector<LayerProgress> layers;  // [num_layers]
   int32_t num_committed = 0;
-  std::vector<int64_t> accepted;  // [requests], fixed by the first commit
+  std::vector<int64_t> accepted;      // [requests], fixed by the first commit
+  std::vector<RequestRanges> ranges;  // [requests], room for what the last commit returns
 };
 
 struct Plan::State {
@@ -76,7 +77,8 @@ void MarkRun(Plan::State& plan, int32_t layer);
 
 // Before the rows of a layer are committed: kCallOrder if the layer was not run or is committed
 // already; kInvalidArgument unless `accepted` has one count in [0, num_tokens] per request, the
-// same as the first commit's; and the errors of BeginRun. Changes nothing.
+// same as the first commit's; and the errors of BeginRun. Changes nothing, but makes the room that
+// FinishCommit needs.
 Status BeginCommit(Plan::State& plan, int32_t layer, std::span<const int64_t> accepted);
 
 // After they were written, with the counts BeginCommit let pass. The last layer's call advances the

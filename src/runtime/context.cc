@@ -10,14 +10,15 @@ namespace millipede {
 
 Context::Context(Executor& executor) : impl_(std::make_unique<Impl>()) {
   impl_->executor = &executor;
-  impl_->threads.resize(static_cast<size_t>(executor.num_threads()));
+  impl_->num_threads = executor.num_threads();
+  if (CheckContext(*this)) impl_->threads.resize(static_cast<size_t>(impl_->num_threads));
 }
 
 Context::~Context() = default;
 
 Executor& Context::executor() const { return *impl_->executor; }
 
-int Context::num_threads() const { return static_cast<int>(impl_->threads.size()); }
+int Context::num_threads() const { return impl_->num_threads; }
 
 WorkCounters Context::counters() const {
   size_t num_requests = 0;
@@ -71,13 +72,16 @@ void Context::Reset() {
   impl_->regions.clear();
 }
 
-Status Context::StartTrace(Trace& trace) {
+Status Context::StartTrace(Trace& trace) try {
+  MILLIPEDE_RETURN_IF_ERROR(CheckContext(*this));
   if (trace.num_threads() < num_threads()) {
     return MakeError(ErrorCode::kInvalidArgument, "trace", "{} threads; allowed: at least {}",
                      trace.num_threads(), num_threads());
   }
   impl_->trace = &trace.impl();
   return {};
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("trace", "an error message");
 }
 
 void Context::StopTrace() { impl_->trace = nullptr; }
@@ -98,15 +102,19 @@ int64_t NumItemsRun(const Context::Impl& impl) {
   return sum;
 }
 
-void RecordRegion(Context::Impl& impl, const char* name, int64_t num_items, double seconds) {
-  auto region = std::find_if(impl.regions.begin(), impl.regions.end(),
-                             [name](const RegionStats& stats) { return stats.name == name; });
-  if (region == impl.regions.end()) {
-    region = impl.regions.insert(region, RegionStats{.name = name});
-  }
-  region->num_calls += 1;
-  region->num_items += num_items;
-  region->seconds += seconds;
+// The place of a region among the context's, which is kept.
+size_t RegionOf(Context::Impl& impl, const char* name) {
+  const auto region = std::find_if(impl.regions.begin(), impl.regions.end(),
+                                   [name](const RegionStats& stats) { return stats.name == name; });
+  const auto index = static_cast<size_t>(region - impl.regions.begin());
+  if (region == impl.regions.end()) impl.regions.push_back(RegionStats{.name = name});
+  return index;
+}
+
+void RecordRegion(RegionStats& region, int64_t num_items, double seconds) {
+  region.num_calls += 1;
+  region.num_items += num_items;
+  region.seconds += seconds;
 }
 
 }  // namespace
@@ -114,23 +122,24 @@ void RecordRegion(Context::Impl& impl, const char* name, int64_t num_items, doub
 void RunRegion(Context& context, const char* name, int64_t num_items, const Task& task) {
   using Clock = std::chrono::steady_clock;
   Context::Impl& impl = context.impl();
+  const size_t region = RegionOf(impl, name);
   const int64_t items_before = NumItemsRun(impl);
   const TraceSpan traced(impl.trace, name, {.task = TraceTask::kRegion, .index = num_items});
   const Clock::time_point begin = Clock::now();
   if (num_items > 0) impl.executor->Run(num_items, task);
   const std::chrono::duration<double> elapsed = Clock::now() - begin;
-  RecordRegion(impl, name, NumItemsRun(impl) - items_before, elapsed.count());
+  RecordRegion(impl.regions[region], NumItemsRun(impl) - items_before, elapsed.count());
 }
 
 CallerRegion::CallerRegion(Context& context, const char* name)
     : context_(context.impl()),
-      name_(name),
+      region_(RegionOf(context_, name)),
       traced_(context_.trace, name, {.task = TraceTask::kRegion, .index = 0}),
       begin_(std::chrono::steady_clock::now()) {}
 
 CallerRegion::~CallerRegion() {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin_;
-  RecordRegion(context_, name_, 0, elapsed.count());
+  RecordRegion(context_.regions[region_], 0, elapsed.count());
 }
 
 }  // namespace millipede

@@ -8,6 +8,7 @@
 
 #include "millipede/executor.h"
 #include "runtime/float_mode.h"
+#include "runtime/num_threads.h"
 #include "runtime/trace_span.h"
 
 namespace millipede {
@@ -36,9 +37,16 @@ struct Context::Impl {
 
   Executor* executor = nullptr;
   Trace::Impl* trace = nullptr;  // null without a trace
-  std::vector<Thread> threads;   // [num_threads]
+  int num_threads = 0;           // the executor's
+  std::vector<Thread> threads;   // [num_threads], none if there cannot be as many
   std::vector<RegionStats> regions;
 };
+
+// kInvalidArgument unless the executor's threads are as many as a context takes. What else is
+// declared here is for contexts that are.
+inline Status CheckContext(const Context& context) {
+  return CheckNumThreads(context.num_threads());
+}
 
 // Makes room for the counts of `num_requests` requests; called outside parallel regions.
 void ReserveRequestCounts(Context& context, int64_t num_requests);
@@ -48,7 +56,8 @@ inline RequestCounts& CountsOf(Context& context, int thread, int64_t request) {
   return context.impl().threads[static_cast<size_t>(thread)].requests[static_cast<size_t>(request)];
 }
 
-// Runs `task` as the region `name` (static storage) and records its time.
+// Runs `task` as the region `name` (static storage) and records its time. Where the books have no
+// memory for another region, nothing has run.
 void RunRegion(Context& context, const char* name, int64_t num_items, const Task& task);
 
 // While it lives, the calling thread's own work is the region `name` (static storage), of no items.
@@ -61,7 +70,7 @@ class CallerRegion {
 
  private:
   Context::Impl& context_;
-  const char* name_;
+  size_t region_;  // of the context's
   TraceSpan traced_;
   std::chrono::steady_clock::time_point begin_;
 };

@@ -41,9 +41,11 @@ class TbbExecutor final : public Executor {
 
 }  // namespace
 
-Result<std::unique_ptr<Executor>> MakeTbbExecutor(int num_threads) {
+Result<std::unique_ptr<Executor>> MakeTbbExecutor(int num_threads) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckNumThreads(num_threads));
   return std::make_unique<TbbExecutor>(num_threads);
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("num_threads", "the executor");
 }
 
 }  // namespace millipede

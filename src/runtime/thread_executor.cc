@@ -99,11 +99,13 @@ class ThreadExecutor final : public Executor {
 
 }  // namespace
 
-Result<std::unique_ptr<Executor>> MakeThreadExecutor(int num_threads) {
+Result<std::unique_ptr<Executor>> MakeThreadExecutor(int num_threads) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckNumThreads(num_threads));
   auto executor = std::make_unique<ThreadExecutor>();
   MILLIPEDE_RETURN_IF_ERROR(executor->Start(num_threads));
   return executor;
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("num_threads", "the executor");
 }
 
 }  // namespace millipede

@@ -33,9 +33,8 @@ int64_t RequestOf(const PackedWork& work, int64_t first_query, int64_t num_queri
 
 }  // namespace
 
-Result<Trace> Trace::Create(int num_threads, int64_t max_events) {
+Result<Trace> Trace::Create(int num_threads, int64_t max_events) try {
   MILLIPEDE_RETURN_IF_ERROR(CheckNumThreads(num_threads));
-  constexpr int64_t kMaxEvents = int64_t{1} << 32;
   if (max_events < 1 || max_events > kMaxEvents) {
     return MakeError(ErrorCode::kInvalidArgument, "max_events", "{}; allowed: 1 to {}", max_events,
                      kMaxEvents);
@@ -49,6 +48,8 @@ Result<Trace> Trace::Create(int num_threads, int64_t max_events) {
     lane.memory = *std::move(memory);
   }
   return Trace(std::move(impl));
+} catch (const std::bad_alloc&) {
+  return OutOfMemory("trace", "its lanes");
 }
 
 Trace::Trace(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -81,6 +82,9 @@ TraceCall::TraceCall(Context& context, const char* name, AttentionKind kind, int
                      const PackedWork* work)
     : trace_(context.impl().trace) {
   if (trace_ == nullptr) return;
+  outer_kind_ = trace_->kind;
+  outer_layer_ = trace_->layer;
+  outer_work_ = trace_->work;
   trace_->kind = kind;
   trace_->layer = layer;
   trace_->work = work;
@@ -96,8 +100,9 @@ TraceCall::TraceCall(Context& context, const char* name, AttentionKind kind, int
 TraceCall::~TraceCall() {
   if (trace_ == nullptr) return;
   if (event_ != nullptr) EndTraceEvent(*event_);
-  trace_->layer = -1;
-  trace_->work = nullptr;
+  trace_->kind = outer_kind_;
+  trace_->layer = outer_layer_;
+  trace_->work = outer_work_;
 }
 
 TraceEvent* BeginTraceEvent(Trace::Impl& trace, Trace::Impl::Lane& lane, const char* name,

@@ -1,16 +1,19 @@
 // What run, commit and the stages refuse: one clear error, and nothing written.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "millipede/layer.h"
 #include "support/decode_world.h"
+#include "support/executors.h"
 
 namespace millipede {
 namespace {
 
 using testing::AlignedBytes;
+using testing::CountedExecutor;
 using testing::DecodeWorld;
 
 constexpr AttentionKind kKind = AttentionKind::kSwa;
@@ -314,6 +317,81 @@ TEST_F(RefusalsTest, RopeHelper) {
   ExpectRefused(compute(kMaxContextTokens, 1), ErrorCode::kInvalidArgument, "positions[0]");
   ExpectRefused(compute(5, 2), ErrorCode::kShapeMismatch, "cos");
   EXPECT_TRUE(compute(kMaxContextTokens - 1, 1));
+}
+
+TEST_F(RefusalsTest, AnExecutorWithoutThreadsOrWithTooMany) {
+  ASSERT_TRUE(Run());  // so that commit is refused for nothing else
+  std::ranges::fill(x_out_, -77.0F);
+  const std::vector<int64_t> accepted = {1, 1};
+  for (const int threads : {0, -1, 1025, std::numeric_limits<int>::max()}) {
+    SCOPED_TRACE(threads);
+    CountedExecutor executor(threads);
+    Context context(executor);
+    const Plan& plan = *plan_;
+    const std::vector<Status> calls = {
+        world_.layer().Run(context, plan, 0, world_.pools(), Tensors(), workspace_.span(),
+                           overlay_.span()),
+        HcPre(context, config_, {}, {}, {}, {}, {}, {}),
+        AttnNorm(context, config_, {}, {}, {}),
+        ProjectLatent(context, config_, {}, {}, {}, {}, {}, {}),
+        ProjectQuery(context, config_, {}, {}, {}, {}, {}, {}),
+        ProjectKv(context, config_, {}, {}, {}, {}, {}, {}),
+        ProjectState(context, config_, plan, {}, {}, {}, {}),
+        Compress(context, config_, plan, {}, {}),
+        ProjectIndexQuery(context, config_, {}, {}, {}, {}, {}, {}, {}),
+        CompressIndex(context, config_, plan, {}, {}, {}),
+        Select(context, config_, plan, {}, {}, {}, {}),
+        Attend(context, config_, plan, {}, {}, {}),
+        ProjectOutput(context, config_, {}, {}, {}, {}),
+        ProjectOutputGroups(context, config_, {}, {}, {}, {}),
+        SumOutputGroups(context, config_, {}, {}, {}),
+        HcPost(context, config_, {}, {}, {}, {}, {})};
+    for (const Status& call : calls) {
+      ExpectNothingRan(call, ErrorCode::kInvalidArgument, "num_threads");
+    }
+    ExpectRefused(Commit(context, plan, 0, world_.pools(), overlay_.span(), accepted),
+                  ErrorCode::kInvalidArgument, "num_threads");
+  }
+}
+
+TEST(ScratchBytesTest, OfWhatNoCallTakesNoMemoryHas) {
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
+  const ModelConfig config = ModelConfig::Pro();
+  for (const int64_t tokens : {int64_t{-1}, std::numeric_limits<int64_t>::min(), kMostTokens + 1,
+                               int64_t{1} << 60, kNone}) {
+    EXPECT_EQ(StageScratchBytes(config, tokens, 1), kNone);
+  }
+  for (const int threads :
+       {0, -1, 1025, std::numeric_limits<int>::min(), std::numeric_limits<int>::max()}) {
+    EXPECT_EQ(StageScratchBytes(config, 1, threads), kNone);
+    EXPECT_EQ(SelectScratchBytes(config, 512, threads), kNone);
+  }
+  for (const int64_t k : {int64_t{0}, int64_t{-1}, kMaxTopK + 1, kNone}) {
+    EXPECT_EQ(SelectScratchBytes(config, k, 1), kNone);
+  }
+  EXPECT_EQ(StageScratchBytes(ModelConfig(), 1, 1), kNone);
+  EXPECT_EQ(SelectScratchBytes(ModelConfig(), 1, 1), kNone);
+
+  // The largest that a config can ask for, and no wrap on the way there.
+  ModelConfig largest = config;
+  largest.hidden = 1 << 20;
+  largest.num_heads = largest.o_groups = largest.num_index_heads = 4096;
+  largest.q_rank = largest.o_rank = 131071;
+  largest.index_topk = 2048;
+  ASSERT_TRUE(Validate(largest));
+  for (const ModelConfig& shape : {config, largest}) {
+    int64_t last = 0;
+    for (const int64_t tokens : {int64_t{0}, int64_t{1}, int64_t{1} << 20, kMostTokens}) {
+      const int64_t bytes = StageScratchBytes(shape, tokens, 1024);
+      EXPECT_GT(bytes, last);
+      EXPECT_GE(bytes, tokens * shape.o_groups * shape.o_rank * 5);
+      EXPECT_LT(bytes, kNone);
+      last = bytes;
+    }
+    EXPECT_GT(SelectScratchBytes(shape, kMaxTopK, 1024), SelectScratchBytes(shape, kMaxTopK, 1));
+    EXPECT_LE(SelectScratchBytes(config, kMaxTopK, 1024), int64_t{1024} * (8 << 20));
+  }
 }
 
 }  // namespace

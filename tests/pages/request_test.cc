@@ -149,6 +149,22 @@ TEST(Request, CreateChecksItsArguments) {
   const auto request = Request::Create({});
   ASSERT_FALSE(request);
   EXPECT_EQ(request.error().field, "spaces.raw");
+
+  // The raw space alone is of no kind, nor is a part of what a kind needs.
+  RequestSpaces none;
+  none.raw = s.spaces.raw;
+  none.swa = false;
+  none.hca_main = s.spaces.hca_main;
+  none.csa_main = s.spaces.csa_main;
+  none.csa_index = s.spaces.csa_index;
+  none.csa_state = s.spaces.csa_state;
+  const auto of_none = Request::Create(none);
+  ASSERT_FALSE(of_none);
+  EXPECT_EQ(of_none.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(of_none.error().field, "spaces");
+  EXPECT_EQ(s.Free(), kAmple);
+  none.hca_state = s.spaces.hca_state;
+  EXPECT_TRUE(Request::Create(none));
   EXPECT_EQ(s.Free(), kAmple);
 }
 

@@ -4,8 +4,11 @@
 
 #include <atomic>
 #include <cfenv>
+#include <limits>
+#include <string>
 #include <vector>
 
+#include "millipede/trace.h"
 #include "runtime/context.h"
 #include "support/executors.h"
 
@@ -17,6 +20,7 @@ namespace millipede {
 namespace {
 
 using testing::AllExecutors;
+using testing::CountedExecutor;
 using testing::NamedExecutor;
 
 TEST(ExecutorTest, RunsEveryItemOnce) {
@@ -158,6 +162,29 @@ TEST(ContextTest, BooksCountItemsThatRanNotItemsAskedFor) {
   Context context(executor);
   ParallelFor(context, "lossy", 5, [](int64_t, int) {});
   EXPECT_EQ(context.regions()[0].num_items, 4);
+}
+
+TEST(ContextTest, OfAnExecutorWithoutThreadsOrWithTooManyIsNotTaken) {
+  Trace trace = Trace::Create(1024).value();
+  for (const int threads :
+       {0, -1, std::numeric_limits<int>::min(), 1025, std::numeric_limits<int>::max()}) {
+    CountedExecutor executor(threads);
+    Context context(executor);
+    EXPECT_EQ(context.num_threads(), threads);
+    EXPECT_EQ(context.counters().query_tokens, 0);
+    for (const Status& refused : {CheckContext(context), context.StartTrace(trace)}) {
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+      EXPECT_EQ(refused.error().message,
+                "num_threads: " + std::to_string(threads) + "; allowed: 1 to 1024");
+    }
+  }
+  for (const int threads : {1, 1024}) {
+    CountedExecutor executor(threads);
+    Context context(executor);
+    EXPECT_TRUE(CheckContext(context));
+    EXPECT_TRUE(context.StartTrace(trace));
+  }
 }
 
 TEST(ContextTest, CountsOfRequestsAddUpOverThreads) {

@@ -100,6 +100,39 @@ TEST(TraceTest, SpansLieInTheirItemsAndNameLayerAndRequest) {
   EXPECT_GE(trace.calls()[2].begin_ns, trace.calls()[0].end_ns);
 }
 
+TEST(TraceTest, AfterACallInACallWorkIsTheOuterOnesAgain) {
+  const auto executor = MakeSerialExecutor();
+  Context context(*executor);
+  Trace trace = Trace::Create(1).value();
+  ASSERT_TRUE(context.StartTrace(trace));
+  PackedWork outer_work;
+  outer_work.queries = {{.request = 5}};
+  const auto work = [&](const char* name) {
+    ParallelFor(context, name, 1, [&](int64_t, int thread) {
+      DescribeItem(context.impl().trace, thread, {.first_query = 0});
+    });
+  };
+  {
+    const TraceCall outer(context, "outer", AttentionKind::kHca, 3, &outer_work);
+    {
+      const TraceCall inner(context, "inner", AttentionKind::kCsa, 8);
+      work("within");
+    }
+    work("between");
+  }
+  work("after");
+  const auto events = trace.events(0);
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[0].layer, 8);
+  EXPECT_EQ(events[0].kind, AttentionKind::kCsa);
+  EXPECT_EQ(events[0].request, -1);
+  EXPECT_EQ(events[1].layer, 3);
+  EXPECT_EQ(events[1].kind, AttentionKind::kHca);
+  EXPECT_EQ(events[1].request, 5);
+  EXPECT_EQ(events[2].layer, -1);
+  EXPECT_EQ(events[2].request, -1);
+}
+
 TEST(TraceTest, TokensThatArePastThePlansHaveNoRequest) {
   const auto executor = MakeSerialExecutor();
   Context context(*executor);
@@ -157,9 +190,13 @@ TEST(TraceTest, Refusals) {
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().field, "num_threads");
   }
-  const auto no_events = Trace::Create(1, 0);
-  ASSERT_FALSE(no_events);
-  EXPECT_EQ(no_events.error().field, "max_events");
+  for (const int64_t max_events : {int64_t{0}, int64_t{-1}, Trace::kMaxEvents + 1}) {
+    const auto refused = Trace::Create(1, max_events);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused.error().message,
+              "max_events: " + std::to_string(max_events) + "; allowed: 1 to 4294967296");
+  }
 
   const auto executor = MakeThreadExecutor(3).value();
   Context context(*executor);

@@ -1,4 +1,4 @@
-// The executors a test runs everything on.
+// The executors a test runs everything on, and one that runs nothing.
 #ifndef MILLIPEDE_TESTS_SUPPORT_EXECUTORS_H_
 #define MILLIPEDE_TESTS_SUPPORT_EXECUTORS_H_
 
@@ -29,6 +29,17 @@ inline std::vector<NamedExecutor> AllExecutors(int max_threads = 4) {
   }
   return executors;
 }
+
+// Of as many threads as it says, and idle.
+class CountedExecutor final : public Executor {
+ public:
+  explicit CountedExecutor(int num_threads) : num_threads_(num_threads) {}
+  int num_threads() const override { return num_threads_; }
+  void Run(int64_t /*num_items*/, const Task& /*task*/) override {}
+
+ private:
+  int num_threads_;
+};
 
 }  // namespace millipede::testing
 
