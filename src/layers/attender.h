@@ -19,8 +19,8 @@ struct HeadBlocks {
   int64_t end = 0;
 };
 
-// What every item of one Attend call shares. Query block b is query tokens [b * n, (b + 1) * n), n =
-// layout.block_tokens.
+// What every item of one Attend call shares. Query block b is query tokens [b * n, (b + 1) * n), n
+// = layout.block_tokens.
 class Attender {
  public:
   Attender(Context& context, const Plan& plan, const AttendInputs& inputs,
