@@ -236,7 +236,9 @@ int Run(const std::vector<std::string>& words, const Streams& streams) {
 
 int RunCommand(const std::vector<std::string>& arguments, const Streams& streams) {
   try {
-    return Run(arguments, streams);
+    const int exit_code = Run(arguments, streams);
+    if (exit_code == kExitUsage || streams.out.flush()) return exit_code;
+    PrintError(streams, "millipede", "standard output: cannot write");
   } catch (const std::bad_alloc&) {
     PrintError(streams, "millipede", kNoMemory);
   } catch (const std::exception& error) {

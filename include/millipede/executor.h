@@ -42,7 +42,7 @@ class Executor {
 std::unique_ptr<Executor> MakeSerialExecutor();
 
 // oneTBB, on at most `num_threads` threads (and no more than the machine has), the caller's
-// included. kInvalidArgument unless
+// included; the executor's num_threads() is what was asked for. kInvalidArgument unless
 // 1 <= num_threads <= 1024.
 Result<std::unique_ptr<Executor>> MakeTbbExecutor(int num_threads);
 

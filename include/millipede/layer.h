@@ -88,6 +88,7 @@ struct StepActivations {
 Result<LayerWeights> WeightsOfShard(const ModelConfig& config, const LayerWeights& weights,
                                     OutputShard shard);
 
+// One that was moved from can only be assigned or destroyed.
 class Layer {
  public:
   // Packs the weights. Those of a shard have n groups of its own in place of all G, wo_a
@@ -107,9 +108,10 @@ class Layer {
   // Executes the plan for its layer `layer_index` in [0, plan.num_layers()). New rows go to
   // `overlay` (plan.overlay_bytes(), 64-byte aligned), which the caller keeps until commit; rings
   // are not written. `workspace` has plan.workspace_bytes(threads), 64-byte aligned. A rerun before
-  // commit gives the same bits. kInvalidArgument for a shard; kPlanMismatch, kBufferTooSmall,
-  // kShapeMismatch, kCallOrder (already committed, or a request was released), kOutOfMemory, and
-  // the page errors if pages were released since the plan was made.
+  // commit gives the same bits. Buffers, pools and tensors do not overlap, but that x_out may be x.
+  // kInvalidArgument for a shard; kPlanMismatch, kBufferTooSmall, kShapeMismatch, kCallOrder
+  // (already committed, or a request was released), kOutOfMemory, and the page errors if pages were
+  // released since the plan was made.
   Status Run(Context& context, const Plan& plan, int32_t layer_index, const LayerPools& pools,
              const StepTensors& tensors, std::span<std::byte> workspace,
              std::span<std::byte> overlay, const StepActivations& activations = {}) const;

@@ -125,17 +125,18 @@ struct PackedWork {
 
 // An immutable plan, and the state of the step it describes (planned, run, committed per layer).
 // Copies share both, so calls with one plan do not overlap in time. A plan borrows the spaces'
-// bookkeeping and must not outlive it.
+// bookkeeping and must not outlive it. One that was moved from can only be assigned or destroyed.
 //
-// A plan is live until its last layer is committed or every copy of it is dropped. A Request has at
-// most one live plan per kind, and what would pull the ground from under it is refused or noticed:
-// Request says which. Raw descriptors have no such memory; their ranges and epochs are checked.
+// A plan is live until its last layer is committed or every copy of it is dropped; for a request
+// without tokens in it, it never is. A Request has at most one live plan per kind, and what would
+// pull the ground from under it is refused or noticed: Request says which. Raw descriptors have no
+// such memory; their ranges and epochs are checked.
 class Plan {
  public:
-  // Checks everything, then packs. `num_layers` is the number of layers the plan serves. On error
-  // nothing has been written anywhere; the error names request, field, value and what is allowed.
-  // See ErrorCode for the refusals, kOutOfMemory among them; kCallOrder if a request has a live
-  // plan of the kind already.
+  // Checks everything, then packs. `num_layers` is the number of layers the plan serves, 1 to
+  // 65536. On error nothing has been written anywhere; the error names request, field, value and
+  // what is allowed. See ErrorCode for the refusals, kOutOfMemory among them; kCallOrder if a
+  // request has a live plan of the kind already.
   static Result<Plan> Create(const ModelConfig& config, AttentionKind kind, int32_t num_layers,
                              const KindSpaces& spaces, std::span<const StepRequest> requests);
 
@@ -144,8 +145,8 @@ class Plan {
   int64_t num_tokens() const;  // T
   const PackedWork& work() const;
 
-  // Scratch bytes of one run call on `num_threads` threads: activations linear in T, and a part per
-  // thread. The context length has no part in it.
+  // Scratch bytes of one run call on `num_threads` threads, 1 to 1024 (fewer count as 1):
+  // activations linear in T, and a part per thread. The context length has no part in it.
   int64_t workspace_bytes(int num_threads) const;
 
   // Bytes that each layer's overlay needs between run and commit.

@@ -20,7 +20,7 @@ enum class TraceTask : uint8_t {
   kCall,        // a run or a commit of a layer
   kRegion,      // a parallel region; `index` is how many items it was given
   kItem,        // an item of a region that is none of what follows; `index` is the item
-  kWiden,       // rows of caches that attention reads, once for the queries that share them
+  kWiden,       // rows that attention reads, once for the queries of a request that share them
   kWindow,      // the window tile of a query
   kShard,       // HCA: shard `index` of a query
   kSelected,    // CSA: tile `index` of the rows selected for a query
@@ -50,9 +50,10 @@ struct TraceEvent {
 
 // The events of one thread never overlap but by one lying in another; memory for them is mapped
 // lazily and bounded, and what is past the bound is counted and dropped. Read it between calls.
+// One that was moved from can only be assigned or destroyed.
 class Trace {
  public:
-  static constexpr int64_t kDefaultMaxEvents = int64_t{1} << 20;  // 64 MiB if all are used
+  static constexpr int64_t kDefaultMaxEvents = int64_t{1} << 20;  // 64 MiB a thread if all are used
   static constexpr int64_t kMaxEvents = int64_t{1} << 32;
 
   // Room for `max_events` events of each of `num_threads` threads and of the calling thread.

@@ -18,12 +18,14 @@ namespace millipede {
 namespace HWY_NAMESPACE {
 
 // Rows of scores (or dimensions of output) whose sums over all sixteen heads stay in registers:
-// with kHeadVecs vectors of heads and one broadcast, 15 of 16 registers, or 17 of 32.
+// with kHeadVecs vectors of heads and one broadcast, 18 of 32 registers where a head block is one
+// vector, 15 of 16 where it is two, 13 where it is four.
 inline constexpr size_t kRegisterRows = kHeadVecs == 1 ? 16 : kHeadVecs == 2 ? 6 : 2;
 
 // Panels whose products with all rows are summed before the next ones: their part of q_t stays in
 // the first-level cache while the rows stream past.
 inline constexpr int64_t kPanelsPerPass = 4;
+static_assert(kKvPanels % kPanelsPerPass == 0);
 
 // Adds to the scores of kRows rows the products over kPanelsPerPass panels of 16 dimensions.
 template <size_t kRows>

@@ -266,11 +266,12 @@ Attender::RowList Attender::NextTileRows(QueryRun run, int64_t t, int64_t tile) 
   return more_tokens ? TileRows(t + 1, tile / kRunTiles * kRunTiles) : RowList();
 }
 
-void Attender::Widen(const Item& it, AttendRowList rows) const {
+void Attender::Widen(const Item& it, QueryRun readers, AttendRowList rows) const {
   const TraceSpan traced(context_.impl().trace, it.thread,
                          {.task = TraceTask::kWiden,
-                          .first_query = it.query_begin,
-                          .num_queries = it.query_end - it.query_begin,
+                          .request = Query(readers.begin).request,
+                          .first_query = readers.begin,
+                          .num_queries = readers.end - readers.begin,
                           .rows = rows.num_rows,
                           .bytes = rows.num_rows * FormatOf(PoolKind::kRaw).row_bytes});
   AttendWiden({.rows = rows, .kv = KvRows(it), .panel_rows = kMaxRunRows, .first_row = 0});
@@ -314,7 +315,7 @@ void Attender::AddTile(const Item& it, int64_t t, int64_t tile, int64_t r, int64
 // The window tile of each token.
 void Attender::Window(const Item& it, QueryRun run, AttendRowList rows, AttendRowList next,
                       const Partials& out) const {
-  Widen(it, rows);
+  Widen(it, run, rows);
   for (int64_t t = run.begin; t < run.end; ++t) {
     const int64_t window_rows = Query(t).window_rows;
     const int64_t window_end = Query(run.begin).window_rows + (t - run.begin);
@@ -338,22 +339,16 @@ void Attender::Tiles(const Item& it, QueryRun run, int64_t r, const Partials& ou
 }
 
 // Tokens of a request see the same shards, but for rows that an event of the step added: a shard is
-// widened once, for the token that sees most of it.
+// widened once, for the last token, which sees most of it.
 void Attender::ShardTiles(const Item& it, QueryRun run, int64_t r, const Partials& out) const {
   for (int64_t tile = r * kRunTiles; tile < (r + 1) * kRunTiles; ++tile) {
-    int32_t widened_first = -1;
-    int32_t widened_rows = 0;
-    for (int64_t t = run.end - 1; t >= run.begin; --t) {  // the last token sees most
-      if (tile >= NumTiles(t)) continue;
-      const HcaShard& shard = Shard(t, tile);
-      RowList next;
-      if (shard.first_row != widened_first || shard.num_rows > widened_rows) {
-        Widen(it, TileRows(t, tile).list());
-        widened_first = shard.first_row;
-        widened_rows = shard.num_rows;
-        next = NextTileRows(run, t, tile);
-      }
-      AddTile(it, t, tile, r, shard.num_rows, next.list(), out);
+    const int64_t last = run.end - 1;
+    if (tile >= NumTiles(last)) break;
+    Widen(it, run, TileRows(last, tile).list());
+    const RowList next = NextTileRows(run, last, tile);
+    for (int64_t t = last; t >= run.begin && tile < NumTiles(t); --t) {
+      AddTile(it, t, tile, r, Shard(t, tile).num_rows, t == last ? next.list() : AttendRowList(),
+              out);
       if (RequestCounts* counts = CountsFor(it, t)) counts->shards += 1;
     }
   }
@@ -365,7 +360,7 @@ void Attender::SelectedTiles(const Item& it, QueryRun run, int64_t r, const Part
     const int64_t end_tile = std::min((r + 1) * kRunTiles, NumTiles(t));
     for (int64_t tile = r * kRunTiles; tile < end_tile; ++tile) {
       const RowList list = TileRows(t, tile);
-      Widen(it, list.list());
+      Widen(it, {t, t + 1}, list.list());
       AddTile(it, t, tile, r, list.list().num_rows, NextTileRows(run, t, tile).list(), out);
     }
   }

@@ -122,7 +122,7 @@ class Attender {
   // each head block of the item its share.
   static AttendRowList ShareOf(const Item& it, int64_t head_block, AttendRowList next);
   void TransposeQueries(const Item& it, QueryRun run, AttendRowList next) const;
-  void Widen(const Item& it, AttendRowList rows) const;
+  void Widen(const Item& it, QueryRun readers, AttendRowList rows) const;
   void Tile(const Item& it, int64_t t, int64_t head_block, RowRange widened, bool merge,
             AttendRowList next, const AttendPartial& out) const;
   void AddTile(const Item& it, int64_t t, int64_t tile, int64_t r, int64_t num_rows,

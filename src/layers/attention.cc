@@ -72,9 +72,9 @@ void AttendSplit(Context& context, const Attender& attender, std::span<const int
   while (!blocks.empty()) {
     int64_t num_parts = 0;
     size_t count = 0;
-    for (; count < blocks.size(); ++count) {
+    for (; count < blocks.size(); ++count) {  // one block at least: num_slots are those of any
       const int64_t parts = std::max(num_parts, attender.NumPartsOf(blocks[count]));
-      if (static_cast<int64_t>(count + 1) * parts > num_slots) break;
+      if (count > 0 && static_cast<int64_t>(count + 1) * parts > num_slots) break;
       num_parts = parts;
     }
     const auto num_blocks = static_cast<int64_t>(count);

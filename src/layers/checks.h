@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <type_traits>
 
@@ -44,9 +45,12 @@ Status CheckView(
   }
   int64_t row_elements = 1;
   for (size_t i = 1; i < shape.size(); ++i) row_elements *= shape[i];
-  if (view.stride0 < row_elements && shape[0] > 1) {
-    return MakeError(ErrorCode::kShapeMismatch, name, "stride0 {}; allowed: at least {}",
-                     view.stride0, row_elements);
+  constexpr auto kMostElements =
+      std::numeric_limits<int64_t>::max() / static_cast<int64_t>(sizeof(T));
+  const int64_t most = shape[0] > 1 ? (kMostElements - row_elements) / (shape[0] - 1) : 0;
+  if (shape[0] > 1 && (view.stride0 < row_elements || view.stride0 > most)) {
+    return MakeError(ErrorCode::kShapeMismatch, name, "stride0 {}; allowed: {} to {}", view.stride0,
+                     row_elements, most);
   }
   return {};
 }

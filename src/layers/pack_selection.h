@@ -18,7 +18,7 @@ int64_t NumSelected(const QueryToken& query, int64_t index_topk);
 struct PackSelectionArgs {
   TensorView<const int32_t, 2> selection;  // [T, index_topk] compressed rows, then -1
   int32_t* selected_rows;                  // [T, index_topk], written: main pool rows
-  std::byte* seen_rows;  // per thread, seen_bytes_per_thread apart: a bit per compressed row
+  std::byte* seen_rows;  // per thread, seen_stride_bytes apart: a bit per compressed row
   int64_t seen_stride_bytes;
   int64_t seen_bytes;
 };

@@ -35,9 +35,11 @@ Status CheckWeights(const TensorView<const T, 2>& weights) {
   const int64_t num_outputs = weights.shape[0];
   const int64_t num_inputs = weights.shape[1];
   constexpr int64_t kMaxSide = int64_t{1} << 31;
-  if (num_outputs < 1 || num_outputs > kMaxSide || num_inputs < 1 || num_inputs > kMaxSide) {
-    return MakeError(ErrorCode::kShapeMismatch, "weights", "shape {}; allowed: 1 to 2^31 each",
-                     ShapeText(weights.shape));
+  constexpr int64_t kMaxElements = int64_t{1} << 48;
+  if (num_outputs < 1 || num_outputs > kMaxSide || num_inputs < 1 || num_inputs > kMaxSide ||
+      num_outputs > kMaxElements / num_inputs) {
+    return MakeError(ErrorCode::kShapeMismatch, "weights",
+                     "shape {}; allowed: 1 to 2^31 each, 2^48 in all", ShapeText(weights.shape));
   }
   return CheckView("weights", weights, weights.shape);
 }

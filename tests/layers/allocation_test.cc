@@ -1,8 +1,8 @@
 // A step allocates nothing: whatever run needs lies in the workspace, the overlay and the plan.
 #include <gtest/gtest.h>
 
-#include "support/counting_new.h"
 #include "support/decode_world.h"
+#include "support/failing_new.h"
 
 namespace millipede {
 namespace {

@@ -275,27 +275,6 @@ TEST_P(OutOfMemory, LayersAndWhatTheyRunOn) {
   FailEveryAllocation([] { return Trace::Create(2, 8); });
 }
 
-// A refusal whose words cannot be had leaves the space as it was, too.
-TEST(OutOfMemoryTest, ARefusalWithoutItsMessage) {
-  PageSpace space = std::move(*PageSpace::Create(8));
-  std::vector<PageEntry> pages(3);
-  ASSERT_TRUE(space.Acquire(pages));
-  const std::vector<PageEntry> twice = {pages[0], pages[1], pages[0]};
-  FailAllocations(0, /*all=*/true);
-  const Status released = space.Release(twice);
-  const Status shared = space.Share(twice);
-  const Status config = Validate(ModelConfig());
-  EXPECT_TRUE(StopFailing());
-  for (const Status& status : {released, shared, config}) {
-    ASSERT_FALSE(status);
-    EXPECT_EQ(status.error().code, ErrorCode::kOutOfMemory);
-    EXPECT_EQ(status.error().message, "memory: none");
-  }
-  for (const PageEntry& entry : pages) EXPECT_EQ(space.ref_count(entry.page), 1);
-  EXPECT_TRUE(space.Release(pages));
-  EXPECT_EQ(space.num_free(), 8);
-}
-
 // A pool of threads that has no memory for its tasks.
 class PoorExecutor final : public Executor {
  public:

@@ -98,11 +98,21 @@ TEST_F(RefusalsTest, TensorsOfWrongShape) {
   tensors.x_out.stride0 = 4 * config_.hidden - 1;
   ExpectNothingRan(RunWith(tensors, world_.pools()), ErrorCode::kShapeMismatch, "tensors.x_out");
   tensors = Tensors();
+  tensors.x.stride0 = std::numeric_limits<int64_t>::max() / 4;  // rows beyond what has an address
+  ExpectNothingRan(RunWith(tensors, world_.pools()), ErrorCode::kShapeMismatch, "tensors.x");
+  tensors = Tensors();
   tensors.rope.sin.shape[1] = 64;
   ExpectNothingRan(RunWith(tensors, world_.pools()), ErrorCode::kShapeMismatch, "rope.sin");
   tensors = Tensors();
   tensors.x.data = reinterpret_cast<const float*>(reinterpret_cast<const char*>(x_.data()) + 2);
   ExpectNothingRan(RunWith(tensors, world_.pools()), ErrorCode::kShapeMismatch, "tensors.x");
+}
+
+TEST_F(RefusalsTest, WeightsOfMoreBytesThanThereAre) {
+  const Bf16 element{};
+  constexpr int64_t kSide = int64_t{1} << 31;
+  ExpectRefused(MatrixBf16::Pack({&element, {kSide, kSide}, kSide}), ErrorCode::kShapeMismatch,
+                "weights");
 }
 
 TEST_F(RefusalsTest, ActivationsOfWrongShape) {

@@ -19,6 +19,8 @@ class ArgumentsTest(unittest.TestCase):
             ["--steps", "-5"],
             ["--steps", "0"],
             ["--steps", "many"],
+            ["--steps", "99999999999999999999"],
+            ["--seed", "18446744073709551615"],
             ["--history", "-1"],
             ["--seed", "-1"],
             ["--seed"],

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <chrono>
 #include <limits>
 #include <map>
@@ -55,12 +56,21 @@ int main(int argc, char** argv) {
   int64_t history_steps = 120;
   std::vector<std::string> kind_names;
   std::string plant_name = "none";
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  const CLI::Range positive(int64_t{1}, kMost);
+  // CLI11's own ranges take what is beyond 64 bits for the most there is.
+  const auto at_least = [](int64_t least) {
+    const auto check = [least](const std::string& text) -> std::string {
+      int64_t value = 0;
+      const char* const end = text.data() + text.size();
+      const auto [stop, error] = std::from_chars(text.data(), end, value);
+      if (error == std::errc() && stop == end && value >= least) return {};
+      return fmt::format("{}; allowed: {} to {}", text, least, std::numeric_limits<int64_t>::max());
+    };
+    return CLI::Validator(check, "INT");
+  };
   app.add_option("--seed", seed, "seed of the first history; the next ones count on")
-      ->check(CLI::Range(int64_t{0}, kMost));
-  app.add_option("--steps", num_steps, "steps in all histories together")->check(positive);
-  app.add_option("--history", history_steps, "steps of each history")->check(positive);
+      ->check(at_least(0));
+  app.add_option("--steps", num_steps, "steps in all histories together")->check(at_least(1));
+  app.add_option("--history", history_steps, "steps of each history")->check(at_least(1));
   app.add_option("--kinds", kind_names, "kinds of layers; default: as each seed has it")
       ->delimiter(',')
       ->check(CLI::IsMember({"swa", "hca", "csa"}));

@@ -1,17 +1,20 @@
 #include "support/failing_new.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
 
 namespace {
 
+std::atomic<int64_t> num_allocations{0};
 thread_local int64_t allocations_left = -1;  // up to the one that fails; negative: none does
 thread_local bool all_fail = false;
 thread_local bool has_failed = false;
 
 void* Allocate(size_t num_bytes, size_t alignment) {
+  num_allocations.fetch_add(1);
   if (allocations_left == 0) {
     has_failed = true;
     if (!all_fail) allocations_left = -1;
@@ -32,6 +35,7 @@ void* operator new(size_t num_bytes, std::align_val_t alignment) {
 }
 // Who asks like this can do without, so it is let through.
 void* operator new(size_t num_bytes, const std::nothrow_t& /*tag*/) noexcept {
+  num_allocations.fetch_add(1);
   return std::malloc(std::max<size_t>(num_bytes, 1));
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
@@ -54,5 +58,7 @@ bool StopFailing() {
   allocations_left = -1;
   return has_failed;
 }
+
+int64_t NumAllocations() { return num_allocations.load(); }
 
 }  // namespace millipede::testing

@@ -1,5 +1,5 @@
-// An operator new that runs out of memory when it is told to. Linking failing_new.cc replaces that
-// of the program.
+// An operator new that counts, and runs out of memory when it is told to. Linking failing_new.cc
+// replaces that of the program.
 #ifndef MILLIPEDE_TESTS_SUPPORT_FAILING_NEW_H_
 #define MILLIPEDE_TESTS_SUPPORT_FAILING_NEW_H_
 
@@ -12,6 +12,9 @@ void FailAllocations(int64_t num_allocations, bool all);
 
 // None fails from now on. Whether one has since FailAllocations.
 bool StopFailing();
+
+// Allocations so far, on all threads.
+int64_t NumAllocations();
 
 }  // namespace millipede::testing
 

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ostream>
+#include <sstream>
 
 #include "tools/command.h"
 #include "tools/command_line.h"
@@ -33,6 +35,15 @@ TEST_P(RefusalTest, IsOneClearLine) {
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   EXPECT_EQ(result.err.back(), '\n');
   for (const char* part : GetParam().parts) EXPECT_THAT(result.err, HasSubstr(part));
+}
+
+TEST(OutputTest, TextThatCannotBeWrittenIsNoSuccess) {
+  for (const char* argument : {"--version", "--help"}) {
+    std::ostringstream err;
+    std::ostream nowhere(nullptr);
+    EXPECT_EQ(tools::RunCommand({argument}, {nowhere, err, false}), tools::kExitUsage);
+    EXPECT_EQ(err.str(), "millipede: standard output: cannot write\n");
+  }
 }
 
 const Refusal kRefusals[] = {
